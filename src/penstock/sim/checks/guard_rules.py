@@ -1,6 +1,7 @@
-"""Rules for the guard: it accuses only nodes that are wrong, and a node in quarantine stays out of use.
+"""Checks the guard: it accuses only nodes that a fault has damaged or made lie, and a node in quarantine stays out of
+use.
 
-Faults tell these rules which nodes they made wrong, and ask them what the guard has found since.
+A fault adds the nodes that it changes to `wrong`, and uses these rules to learn whether the guard has found the change.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class GuardRules:
         tell: Callable[[str, str], None],
         violated: Callable[[str, str], None],
     ) -> None:
-        """`tell` adds a line to the story of the run."""
+        """Creates the rules. `tell` adds a line to the story of the run; `violated` reports a violation."""
         self._machines = machines
         self._now = now
         self._add_line = tell
@@ -48,7 +49,7 @@ class GuardRules:
             self.violated(rule, what)
 
     def node_event(self, node: str, event: NodeEvent) -> None:
-        """Notes an event of the guard, and checks that the accused node was made wrong."""
+        """Records an event of the guard, and checks that a fault has changed the accused node."""
         match event:
             case GuardFinding(accused=accused):
                 if accused >= 0 and accused not in self.wrong and event.finding != Kind.AUTHENTICATION.value:
@@ -64,7 +65,7 @@ class GuardRules:
         self._add_line(node, str(event))
 
     def found(self, since: float, accused: int, partition: str) -> bool:
-        """Returns True if any node has accused this replica since then."""
+        """Returns True if any node has accused the replica of node `accused` at or after the time `since`."""
         return any(
             each.time >= since
             and isinstance(each.event, GuardFinding)

@@ -84,7 +84,7 @@ class _Soon(asyncio.Handle):
 
 
 def _nothing() -> None:
-    """Does nothing. It is the callback of cancelled timers."""
+    """Does nothing. This function is the callback of cancelled timers."""
 
 
 class _Timer(asyncio.TimerHandle):
@@ -459,7 +459,8 @@ class Timeline:
 
 
 class Heap:
-    """Remembers whether this process makes many runs, and has frozen the objects that existed before the first one."""
+    """Holds `frozen`: True if this process makes many runs and has frozen the objects that existed before its first
+    run."""
 
     frozen = False
 

@@ -1,8 +1,9 @@
-"""Faults that the guard has to find: rotten and forged records of one replica, and a node that claims to lead.
+"""Injects faults that the guard has to find: damaged or forged records of one replica, and a node that falsely claims
+to lead.
 
-Each fault waits until the guard has found it, and reports a violation if the guard does not. A fault is given up if
-the machine restarts or its replica leaves the in-sync set meanwhile. Afterwards an operator releases the nodes that are
-in quarantine.
+Each fault waits until the guard has found it, and reports a violation if the guard does not find it in time. A fault is
+given up if the machine restarts or its replica leaves the in-sync set meanwhile. Afterwards an operator releases the
+nodes that are in quarantine.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LEAST_CLAIMS = 3
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A committed batch in a file of a machine's replica."""
+    """Names a committed batch in a file of a machine's replica."""
 
     machine: Machine
     incarnation: int
@@ -112,7 +113,8 @@ class GuardFaults:
         return places
 
     async def _is_found(self, place: _Place, in_sync: int, rule: str) -> None:
-        """Waits until the guard has accused the replica and the replica is refilled."""
+        """Waits until the guard has accused the replica and the replica is refilled. Reports a violation if this takes
+        too long."""
         target, rules, since = self._target, self._target.guard, self._target.timeline.now
         node_id, name = place.machine.node_id, place.machine.name
         rules.wrong.add(node_id)
@@ -141,9 +143,10 @@ class GuardFaults:
     # Claims.
 
     async def _lie(self, fault: FaultPlan, random: Random) -> None:
-        """Makes a node claim to lead the partitions that others lead, until it is in quarantine and for a while after.
+        """Makes a node claim to lead partitions of other leaders, until the node is in quarantine and for a while
+        after.
 
-        The active controller dies meanwhile: the quarantine must outlive it.
+        The active controller is killed meanwhile: the quarantine must survive this.
         """
         target = self._target
         machine = random.choice([each for each in target.machines if each.holds_partitions])
@@ -173,7 +176,7 @@ class GuardFaults:
         return sorted((each.topic, each.index) for each in partitions if not each.is_leader)
 
     async def _is_quarantined(self, machine: Machine, claims: list[tuple[str, int]]) -> bool:
-        """Waits until the node is in quarantine. Returns False if it can't be, or if the machine restarts."""
+        """Waits until the node is in quarantine. Returns False if this takes too long, or if the machine restarts."""
         target, since, incarnation = self._target, self._target.timeline.now, machine.incarnation
         while True:
             image = target.environment.newest_image
@@ -210,7 +213,7 @@ class GuardFaults:
 
 
 async def _release_all(session: Session) -> None:
-    """Releases all nodes in quarantine, until none was in quarantine for CALM_S."""
+    """Releases all nodes in quarantine, again and again, until no node has been in quarantine for CALM_S seconds."""
     calm_s = 0.0
     while calm_s < CALM_S:
         try:

@@ -67,7 +67,7 @@ class FalseAnswers:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Wraps the functions of all nodes, and restores them when the last user has left."""
+        """Replaces functions of all nodes, and restores the original functions when the last `with` block has ended."""
         if not self._users:
             self._wrap()
         self._users += 1

@@ -1,4 +1,4 @@
-"""Planted bugs of the guard: it does not look everywhere, or forgets what it has found."""
+"""Defines planted bugs of the guard: it does not examine all replicas, or forgets its findings."""
 
 from __future__ import annotations
 

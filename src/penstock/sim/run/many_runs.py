@@ -7,6 +7,6 @@ from penstock.sim.engine.node_code import this_version
 
 
 def prepare() -> None:
-    """Loads the node's code, and keeps it out of the garbage collections of all runs."""
+    """Loads the node's code, and excludes it from the garbage collections of all runs."""
     this_version()
     Heap.freeze()

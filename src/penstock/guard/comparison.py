@@ -15,6 +15,8 @@ from penstock.guard.samples import Batch, Sample, Status, batches_of
 
 LEAST_REPLICAS = 3
 NO_LIMIT = -1
+#: Findings after which the replica of the accused node is refilled.
+DAMAGE = (Kind.CONTENT, Kind.CHECKSUM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,7 @@ class Comparison:
     @property
     def damaged(self) -> frozenset[int]:
         """Returns the nodes whose replica must be refilled."""
-        kinds = (Kind.CONTENT, Kind.CHECKSUM)
-        return frozenset(each.accused for each in self.findings if each.kind in kinds and each.accused != NOBODY)
+        return frozenset(each.accused for each in self.findings if each.kind in DAMAGE and each.accused != NOBODY)
 
 
 def compare(start: int, samples: Sequence[Sample], rules: Rules) -> Comparison:

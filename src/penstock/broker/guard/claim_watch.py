@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Partitions in one request to a node.
 BATCH = 200
+#: Partitions that are visited in one pass of the event loop.
+SLICE = 500
 
 
 class ClaimWatch:
@@ -45,13 +47,14 @@ class ClaimWatch:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self._settings.int("penstock.guard.check.interval.ms") / 1000)
-            self.check_retreats()
-            for node_id, keys in sorted(self._shared().items()):
+            await self.check_retreats()
+            for node_id, keys in sorted((await self._shared()).items()):
                 await self._check(node_id, keys)
 
-    def check_retreats(self) -> None:
+    async def check_retreats(self) -> None:
         """Reports the followers of this node whose fetch offset went back since the last check."""
-        for partition in self._partitions:
+        for number, partition in enumerate(list(self._partitions)):
+            await yield_now_and_then(number)
             leading = partition.leading
             for follower in () if leading is None else leading.followers.values():
                 retreat, follower.retreat = follower.retreat, None
@@ -63,9 +66,10 @@ class ClaimWatch:
                     )
                     self._found((partition.topic_id, partition.index), finding)
 
-    def _shared(self) -> dict[int, list[Key]]:
+    async def _shared(self) -> dict[int, list[Key]]:
         shared: dict[int, list[Key]] = {}
-        for partition in sorted(self._partitions, key=lambda each: (each.topic, each.index)):
+        for number, partition in enumerate(list(self._partitions)):
+            await yield_now_and_then(number)
             for node_id in partition.image.replicas:
                 if node_id != self._node_id:
                     shared.setdefault(node_id, []).append((partition.topic_id, partition.index))
@@ -85,3 +89,9 @@ class ClaimWatch:
         now = self._examiner.find((place.topic_id, place.partition))
         if now is not None and now[0] == place:  # the leader epoch is still the one that the request named
             yield from judge_claims(str(place), now[1].leader, place.leader_epoch, [claim])
+
+
+async def yield_now_and_then(number: int) -> None:
+    """Lets other work run after every SLICE partitions."""
+    if number % SLICE == SLICE - 1:
+        await asyncio.sleep(0)

@@ -102,7 +102,8 @@ class Examiner:
             return Examination(nothing, (), size)
         seen = {each.subject for each in first.findings}
         kept = tuple(each for each in second.findings if each.subject in seen)
-        comparison = replace(second.comparison, findings=tuple(each for each in kept if each.offset >= 0))
+        differences = tuple(each for each in second.comparison.findings if each.subject in seen)
+        comparison = replace(second.comparison, findings=differences)
         return Examination(comparison, kept, size)
 
     async def _find_lacking(self, place: Place, samples: list[Sample]) -> list[Sample]:

@@ -6,6 +6,8 @@ guard other records than its consumers. `docs/decisions/0012-the-guard-asks-as-a
 
 from __future__ import annotations
 
+import logging
+import ssl
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -21,6 +23,8 @@ from penstock.protocol.messages.api_23_offset_for_leader_epoch import (
 
 if TYPE_CHECKING:
     from penstock.protocol.schema import Message
+
+logger = logging.getLogger(__name__)
 
 LANE = "guard"
 TIMEOUT_MS = 10_000
@@ -61,6 +65,7 @@ class Probe:
         node's login."""
         self._peers = peers
         self._refused = refused
+        self._denied = False
 
     async def sample(self, node_id: int, place: Place, offset: int, max_bytes: int = SAMPLE_BYTES) -> Sample:
         """Returns a sample of the records that the node serves from `offset` on. An error is a status of the sample,
@@ -73,7 +78,11 @@ class Probe:
         if len(parts) != 1 or answer.error_code:
             return Sample(node_id, Status.UNKNOWN)
         part: PartitionData = parts[0]
-        status = _STATUS.get(_code(part.error_code), Status.UNKNOWN)
+        code = _code(part.error_code)
+        if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED and not self._denied:
+            self._denied = True
+            logger.warning("node %d does not let the guard read %s: allow READ to the brokers", node_id, place.topic)
+        status = _STATUS.get(code, Status.UNKNOWN)
         return Sample(node_id, status, part.records or b"", part.high_watermark)
 
     async def claims(self, node_id: int, places: Sequence[Place]) -> dict[Place, Claim]:
@@ -101,7 +110,7 @@ class Probe:
         try:
             return await self._peers.ask(node_id, request, lane=LANE, timeout_ms=TIMEOUT_MS)
         except KafkaError as error:
-            if error.code is ErrorCode.SASL_AUTHENTICATION_FAILED:
+            if error.code is ErrorCode.SASL_AUTHENTICATION_FAILED or isinstance(error.__cause__, ssl.SSLError):
                 self._refused(node_id, error.message or error.code.name)
             return None
 

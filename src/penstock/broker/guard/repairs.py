@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from penstock.broker.events.kinds import ReplicaRefilled
+from penstock.guard.comparison import DAMAGE
 from penstock.log.refill import refill, segment_to_refill
 from penstock.protocol.errors import ErrorCode, KafkaError
 
@@ -58,7 +59,8 @@ class Repairs:
         if self._node_id not in comparison.damaged or not self._settings.bool("penstock.guard.repair.enable"):
             return
         sources = [node for node in comparison.good if node != self._node_id]
-        offset = next(each.offset for each in comparison.findings if each.accused == self._node_id)
+        damages = [each for each in comparison.findings if each.kind in DAMAGE and each.accused == self._node_id]
+        offset = damages[0].offset
         for source in sources:
             try:
                 if await self._refill(key, offset, source):

@@ -1,0 +1,149 @@
+"""The guard on the active controller: it counts only what it observes itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from penstock.broker.events import NodeEvent
+from penstock.broker.events.kinds import QuarantineRefused
+from penstock.broker.guard.examiner import Examination
+from penstock.broker.guard.judge import MAX_WAITING, Judge
+from penstock.broker.guard.probe import Place
+from penstock.guard.comparison import Comparison
+from penstock.guard.findings import NOBODY, Finding, Kind
+from penstock.metadata.configs.settings import Settings
+from penstock.metadata.controller.partition_change import Rules
+from penstock.metadata.decision import Decision
+from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage
+from penstock.protocol.messages.api_63_broker_heartbeat import Suspicion
+
+ID = bytes(range(16))
+WHOLE = PartitionImage((1, 2, 3), (1, 2, 3), 1)
+
+
+class Observed:
+    """An examiner that finds what the test says, whatever it is asked to look at."""
+
+    def __init__(self, *findings: Finding) -> None:
+        self.findings = findings
+        self.asked: list[tuple[Any, int]] = []
+
+    def find(self, key: Any) -> Any:
+        return Place("t", key[0], key[1], 0), WHOLE
+
+    def is_compacted(self, topic: str) -> bool:
+        return False
+
+    async def confirmed(self, key: Any, offset: int, nodes: Any = ()) -> Examination:
+        self.asked.append((key, offset))
+        return Examination(Comparison(offset, offset), self.findings, 0)
+
+
+class Court:
+    """A judge with its surroundings: the metadata log refuses or accepts every quarantine."""
+
+    def __init__(self, examiner: Observed, threshold: int = 1) -> None:
+        self.controller = SimpleNamespace(active=True, rules=Rules(), on_suspicions=None)
+        self.submitted = 0
+        self.reported: list[Finding] = []
+        self.events: list[NodeEvent] = []
+        self.image = EMPTY_IMAGE
+        settings = Settings({"node.id": "1", "penstock.guard.quarantine.threshold": str(threshold)})
+        self.judge = Judge(
+            examiner,  # type: ignore[arg-type]
+            settings,
+            controller=self.controller,  # type: ignore[arg-type]
+            metadata=self,  # type: ignore[arg-type]
+            report=self.reported.append,
+            observer=self.events.append,
+        )
+
+    async def submit(self, decide: Callable[[MetadataImage], Decision[Any]]) -> Any:
+        self.submitted += 1
+        return decide(self.image).reply
+
+    def hear(self, *suspicions: Suspicion) -> None:
+        async def work() -> None:
+            self.judge.hear(suspicions)
+            for _ in range(20 * len(suspicions)):
+                await asyncio.sleep(0)
+            await self.judge.close()
+
+        asyncio.run(work())
+
+
+def suspicion(partition: int = 0, *, node_id: int = 2, offset: int = 0) -> Suspicion:
+    return Suspicion(node_id=node_id, topic_id=ID, partition=partition, offset=offset)
+
+
+def finding(accused: int = 2, kind: Kind = Kind.CONTENT) -> Finding:
+    return Finding(kind, accused, "t-0", 0, "evidence")
+
+
+def test_a_suspicion_that_the_controller_does_not_observe_has_no_effect() -> None:
+    court = Court(Observed())
+    court.hear(suspicion())
+    assert (court.reported, court.submitted) == ([], 0)
+
+
+def test_an_observed_finding_past_the_threshold_leads_to_a_decision() -> None:
+    court = Court(Observed(finding()))
+    court.hear(suspicion())
+    assert court.reported == [finding()]
+    assert court.submitted == 1
+    assert court.events == [QuarantineRefused(2, "broker 2 is not registered")]
+
+
+def test_findings_below_the_threshold_are_only_reported() -> None:
+    court = Court(Observed(finding()), threshold=2)
+    court.hear(suspicion())
+    assert (court.reported, court.submitted) == ([finding()], 0)
+
+
+def test_a_finding_without_an_accused_node_is_not_counted() -> None:
+    court = Court(Observed(finding(NOBODY)))
+    court.hear(suspicion())
+    assert (court.reported, court.submitted) == ([], 0)
+
+
+def test_the_node_that_the_controller_finds_wrong_is_counted_and_not_the_suspected_one() -> None:
+    court = Court(Observed(finding(3)))
+    court.hear(suspicion(node_id=2))
+    assert [each.accused for each in court.reported] == [3]
+    assert court.judge.ledger.count(2, 0) == 0
+
+
+def test_a_node_that_is_no_replica_of_the_partition_is_not_examined() -> None:
+    observed = Observed(finding())
+    Court(observed).hear(suspicion(node_id=9))
+    assert observed.asked == []
+
+
+def test_a_threshold_of_zero_examines_nothing() -> None:
+    observed = Observed(finding())
+    Court(observed, threshold=0).hear(suspicion())
+    assert observed.asked == []
+
+
+def test_a_controller_that_is_not_active_examines_nothing() -> None:
+    observed = Observed(finding())
+    court = Court(observed)
+    court.controller.active = False
+    court.hear(suspicion())
+    assert observed.asked == []
+
+
+def test_the_number_of_waiting_suspicions_is_bounded_and_repeated_ones_are_one() -> None:
+    observed = Observed()
+    many = [suspicion(partition) for partition in range(MAX_WAITING + 50)]
+    Court(observed).hear(*many, *many)
+    assert len(observed.asked) == MAX_WAITING
+
+
+def test_a_negative_offset_of_a_claim_is_examined_at_the_start() -> None:
+    observed = Observed()
+    Court(observed).hear(suspicion(offset=-1))
+    assert observed.asked == [((ID, 0), 0)]

@@ -153,7 +153,7 @@ SHARE_BUGS: dict[str, tuple[str, tuple[tuple[Any, str, Any], ...], int, int]] = 
     "share-any-member-acknowledges": (
         "a member may acknowledge records that another member holds",
         ((SharePartition, "acknowledge", _any_holder),),
-        1,
-        40,
+        3,
+        7,
     ),
 }

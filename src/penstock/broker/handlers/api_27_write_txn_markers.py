@@ -81,7 +81,7 @@ def _write(broker: Broker, marker: WritableTxnMarker, topic: str, index: int) ->
 def _error_for_sender(code: ErrorCode) -> ErrorCode:
     """Returns the error code for the sender of markers.
 
-    A missing or loading group coordinator is reported as a missing leader.
+    If the group coordinator is missing or still loading, the code is NOT_LEADER_OR_FOLLOWER.
     """
     match code:
         case ErrorCode.NOT_COORDINATOR | ErrorCode.COORDINATOR_NOT_AVAILABLE | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:

@@ -88,7 +88,7 @@ def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> 
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options that begin with `kafka.`. Every client of the same brokers needs them."""
+    """Returns the options that begin with `kafka.`. Every client of the same brokers needs these options."""
     return {name: value for name, value in options.items() if name.lower().startswith("kafka.")}
 
 

@@ -62,8 +62,8 @@ def batches_of(records: Buffer, end_offset: int) -> list[Batch]:
     """Returns the whole batches at the start of `records`.
 
     Ends after the first batch that is damaged, because its length can't be trusted. A replica always serves the first
-    batch whole, so a first batch that is incomplete has a damaged length. It serves nothing at or above its high
-    watermark `end_offset`, so a batch above it has a damaged offset.
+    batch whole, so a first batch that is incomplete has a damaged length. A replica serves nothing at or above its high
+    watermark `end_offset`, so a batch at or above `end_offset` has a damaged offset.
     """
     view = memoryview(records)
     found: list[Batch] = []

@@ -70,7 +70,7 @@ class Transaction:
     def taken_over(self) -> bool:
         """Returns True if another producer has taken over the open transaction (KIP-939).
 
-        This producer may only end the transaction.
+        The producer that has taken it over may only end the transaction.
         """
         return self.state is State.ONGOING and self.next_producer_id != NO_PRODUCER_ID
 

@@ -160,7 +160,7 @@ penstock.otel.interval.ms INT =60000 [1000..]
     Time between two exports of metrics to the OpenTelemetry collector.
 penstock.queued.max.response.bytes LONG =268435456
     Bytes of responses that wait for slow clients, over all connections; -1 is no limit.
-penstock.request.timing.every INT =256 [0..1000000]
+penstock.request.timing.every INT =1024 [0..1000000]
     One of this many requests of a busy API is timed for the histograms of request phases; 0 times none.
 """
 

@@ -22,6 +22,9 @@ UNKNOWN_EPOCH = -1
 UNKNOWN_COUNT = -1
 #: The states of records that are stored. Acquired records are available after a change of the leader.
 STORED = FINAL | {RecordState.AVAILABLE, RecordState.ARCHIVING}
+#: State batches of one share partition in one write; more of them would hold the event loop for too long. A leader of
+#: this version writes some thousand at most.
+MAX_BATCHES = 5000
 
 
 class Write(NamedTuple):
@@ -90,6 +93,8 @@ def write(shard: ShareStateShard, turn: Turn, key: ShareKey, wanted: Write) -> N
         raise KafkaError(
             ErrorCode.FENCED_STATE_EPOCH, "The writer loaded an earlier state: load the share partition again."
         )
+    if len(wanted.batches) > MAX_BATCHES:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"The write has more than {MAX_BATCHES} state batches: send fewer.")
     if any(not 0 <= batch.first <= batch.last for batch in wanted.batches):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A state batch ends before it begins: send offsets in order.")
     if any(batch.state not in STORED for batch in wanted.batches):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import pairwise
 
 from penstock.share.state_journal import Snapshot, Update
 from penstock.share.states import FINAL, RecordState, StateBatch
-from penstock.share.window import Window
+from penstock.share.window import NOBODY, Run, Window
 
 UNKNOWN_OFFSET = -1
 _UNTOLD = -1  # a delivery count that means: no write has named these offsets
@@ -74,17 +77,55 @@ def _merge(window: Window, start_offset: int, batches: Iterable[StateBatch]) -> 
 
 
 def _add(window: Window, batches: Iterable[StateBatch]) -> None:
-    for batch in batches:
-        first, stop = max(batch.first, window.start), batch.last + 1
-        if window.start == UNKNOWN_OFFSET and not window.size:
-            window.drop_before(batch.first)  # a write before the start offset is known
-        rank = _RANK.get(batch.state, 0)
-        for run in list(window.runs(first, stop)):
-            if rank >= _RANK.get(run.state, 0):
-                window.fill(run.first, run.stop, batch.state, batch.deliveries)
-        if stop > window.end:
-            window.append(first, RecordState.AVAILABLE, _UNTOLD)
-            window.append(stop, batch.state, batch.deliveries)
+    """Adds state batches to the window in one pass."""
+    wanted = _flattened(batches)
+    if not wanted:
+        return
+    if window.start == UNKNOWN_OFFSET and not window.size:
+        window.drop_before(wanted[0].first)  # a write before the start offset is known
+    window.fill_all(list(_accepted(window, wanted)))
+    for batch in wanted[bisect_right(wanted, window.end, key=lambda batch: batch.last + 1) :]:
+        window.append(max(batch.first, window.start), RecordState.AVAILABLE, _UNTOLD)
+        window.append(batch.last + 1, batch.state, batch.deliveries)
+
+
+def _accepted(window: Window, wanted: list[StateBatch]) -> Iterator[Run]:
+    """Yields the parts of state batches, in order, whose rank is not below that of the present records."""
+    runs = window.runs(wanted[0].first, wanted[-1].last + 1)
+    run = next(runs, None)
+    for batch in wanted:
+        stop, rank = batch.last + 1, _RANK.get(batch.state, 0)
+        while run is not None and run.first < stop:
+            if run.stop > batch.first and rank >= _RANK.get(run.state, 0):
+                first = max(run.first, batch.first)
+                yield Run(first, min(run.stop, stop), batch.state, batch.deliveries, NOBODY)
+            if run.stop > stop:
+                break  # the next batch may lie in this run, too
+            run = next(runs, None)
+
+
+def _flattened(batches: Iterable[StateBatch]) -> list[StateBatch]:
+    """Returns the batches in the order of their offsets and without overlaps.
+
+    Where batches overlap, the last one of the highest rank counts.
+    """
+    ordered = sorted(enumerate(batches), key=lambda each: each[1].first)
+    if all(before.last < after.first for (_, before), (_, after) in pairwise(ordered)):
+        return [batch for _, batch in ordered]
+    ends = sorted({edge for _, batch in ordered for edge in (batch.first, batch.last + 1)})
+    found: list[StateBatch] = []
+    open_ones: list[tuple[int, int, StateBatch]] = []  # a heap: the one that counts is first
+    position = 0
+    for first, stop in pairwise(ends):
+        while position < len(ordered) and ordered[position][1].first <= first:
+            index, batch = ordered[position]
+            heappush(open_ones, (-_RANK.get(batch.state, 0), -index, batch))
+            position += 1
+        while open_ones and open_ones[0][2].last < first:
+            heappop(open_ones)
+        if open_ones:
+            found.append(open_ones[0][2]._replace(first=first, last=stop - 1))
+    return found
 
 
 def _told(window: Window) -> tuple[StateBatch, ...]:

@@ -71,8 +71,8 @@ def test_missing_internal_topics_are_created_with_their_partitions_and_configs()
         )
         described = await clients.ask(ADMIN, DescribeConfigsRequest(resources=[resource]))
         assert [each.value for each in described.results[0].configs] == ["compact"]
-        shown = await clients.ask(ADMIN, StreamsGroupDescribeRequest(group_ids=["g"]))
-        assert shown.groups[0].group_state == "Stable"
+        shown = await clients.ask(ADMIN, StreamsGroupDescribeRequest(group_ids=["g", "x", "g"]))
+        assert [each.group_state for each in shown.groups] == ["Stable", ""], "a repeated id is described once"
 
     with_clients(scenario, **EAGER)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ from state_driver import KEY, StateDriver, image_with
 
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.share import state_requests
-from penstock.share.state_requests import Read, Summary, Write
+from penstock.share.state_requests import MAX_BATCHES, Read, Summary, Write
 from penstock.share.state_shard import COLD_AFTER_RECORDS, ShareStateShard, Turn
 from penstock.share.states import RecordState, StateBatch
 
@@ -199,6 +200,55 @@ def test_replay_of_the_whole_log_or_from_the_last_snapshot_restores_the_share_st
     assert driver.reloaded().remembered() == driver.shard.remembered()
     since = driver.shard.redundant_before()
     assert driver.reloaded(since).remembered() == driver.shard.remembered()
+
+
+BATCHES = st.lists(
+    st.builds(
+        lambda first, size, state, count: StateBatch(first, first + size, state, count),
+        st.integers(0, 20),
+        st.integers(0, 8),
+        st.sampled_from((AVAILABLE, ARCHIVING, ACKNOWLEDGED, ARCHIVED)),
+        st.integers(0, 3),
+    ),
+    max_size=8,
+)
+
+
+@given(BATCHES, BATCHES)
+def test_overlapping_state_batches_of_one_write_count_like_separate_writes(
+    before: list[StateBatch], batches: list[StateBatch]
+) -> None:
+    together, apart = StateDriver(), StateDriver()
+    for driver in (together, apart):
+        initialize(driver, start_offset=0)
+        read(driver)
+        write(driver, *before)
+    write(together, *batches)
+    for batch in batches:
+        write(apart, batch)
+    assert read(together) == read(apart)
+
+
+def test_many_overlapping_state_batches_take_little_time() -> None:
+    driver = StateDriver()
+    initialize(driver, start_offset=0)
+    read(driver)
+    half = MAX_BATCHES // 2
+    write(driver, *(StateBatch(2 * each, 2 * each, ACKNOWLEDGED, 1) for each in range(half)))
+    started = time.process_time()
+    singles = (StateBatch(2 * each, 2 * each, ACKNOWLEDGED, 2) for each in range(half))
+    write(driver, *singles, *(StateBatch(0, 10**12, AVAILABLE, each % 3) for each in range(half)))
+    assert time.process_time() - started < 2, "each batch is looked at some times, not once for each other batch"
+    assert len(read(driver).batches) == 2 * half
+
+
+def test_write_with_too_many_state_batches_is_refused() -> None:
+    driver = StateDriver()
+    initialize(driver, start_offset=0)
+    read(driver)
+    batches = [StateBatch(each, each, ACKNOWLEDGED, 1) for each in range(MAX_BATCHES + 1)]
+    assert refusal(write, driver, *batches) is ErrorCode.INVALID_REQUEST
+    assert read(driver).batches == ()
 
 
 def test_share_partition_without_writes_does_not_stop_the_log_from_being_pruned() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.protocol.errors import KafkaError
@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 #: Topics whose refusals are remembered at once; the oldest is forgotten first.
 MAX_REFUSALS = 1000
+#: Partitions in one request to the controller, which refuses larger ones.
+MAX_PARTITIONS_AT_ONCE = 1000
 DEFAULT_REPLICATION = -1
 
 
@@ -59,20 +61,42 @@ class InternalTopics:
 
     async def _create(self, topics: list[InternalTopic], pause_s: float) -> None:
         names = [topic.name for topic in topics]
+        errors: dict[str, KafkaError] = {}
         try:
-            errors = await self._creator.create([_creatable(topic) for topic in topics])
-        except KafkaError as error:
-            errors = dict.fromkeys(names, error)
+            for some in _requests(topics):
+                errors |= await self._refusals(some)
         finally:
             self._asked.difference_update(names)
+        if errors:
+            name, error = next(iter(errors.items()))
+            logger.warning("%d internal topics can't be created, such as %s: %s", len(errors), name, error)
         until_s = asyncio.get_running_loop().time() + pause_s
         for name in names:
             self._refused.pop(name, None)
             if name in errors:
-                logger.warning("internal topic %s can't be created: %s", name, errors[name])
                 self._refused[name] = _Refusal(str(errors[name].message or errors[name].code.name), until_s)
         while len(self._refused) > MAX_REFUSALS:
             del self._refused[next(iter(self._refused))]
+
+    async def _refusals(self, topics: list[InternalTopic]) -> dict[str, KafkaError]:
+        try:
+            return await self._creator.create([_creatable(topic) for topic in topics])
+        except KafkaError as error:
+            return {topic.name: error for topic in topics}
+
+
+def _requests(topics: list[InternalTopic]) -> Iterator[list[InternalTopic]]:
+    """Divides topics into requests that the controller accepts. A request has at least one topic."""
+    some: list[InternalTopic] = []
+    partitions = 0
+    for topic in topics:
+        if some and partitions + topic.partitions > MAX_PARTITIONS_AT_ONCE:
+            yield some
+            some, partitions = [], 0
+        some.append(topic)
+        partitions += topic.partitions
+    if some:
+        yield some
 
 
 def _creatable(topic: InternalTopic) -> CreatableTopic:

@@ -48,15 +48,16 @@ IN_PIECES = frozenset(
 #: A request of an API in `REFUSED`, which is handled as a whole, is refused if it has more than `LARGEST` elements, or
 #: more than `WIDEST` at the top level, such as topics or resources.
 LARGEST, WIDEST = 50_000, 10_000
-#: Lower limits than LARGEST: OffsetDelete writes a record for each element.
-LARGEST_BY_API = {47: 10_000}
+#: Lower limits than LARGEST: OffsetDelete writes a record for each element; ShareGroupHeartbeat looks each subscribed
+#: topic up, and StreamsGroupHeartbeat each task.
+LARGEST_BY_API = {47: 10_000, 76: 10_000, 88: 20_000}
 #: APIs whose requests may be refused for their size, with the error code: the controller's APIs, AddPartitionsToTxn
-#: (24), JoinGroup, LeaveGroup, SyncGroup, DescribeDelegationToken, OffsetDelete, ConsumerGroupHeartbeat and
-#: DescribeTopicPartitions, whose pages depend on all topics.
+#: (24), JoinGroup, LeaveGroup, SyncGroup, DescribeDelegationToken, OffsetDelete, the heartbeats of consumer, share and
+#: streams groups, and DescribeTopicPartitions, whose pages depend on all topics.
 REFUSED = {
     **dict.fromkeys(CONTROLLER_APIS, ErrorCode.POLICY_VIOLATION),
     24: ErrorCode.POLICY_VIOLATION,
-    **dict.fromkeys((11, 13, 14, 41, 47, 68, 75), ErrorCode.INVALID_REQUEST),
+    **dict.fromkeys((11, 13, 14, 41, 47, 68, 75, 76, 88), ErrorCode.INVALID_REQUEST),
 }
 
 Handle = Callable[["RequestContext", Any], Any]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.broker.coordinators.runtime import committed
@@ -22,6 +23,7 @@ from penstock.protocol.messages.api_90_describe_share_group_offsets import (
     DescribeShareGroupOffsetsResponsePartition,
     DescribeShareGroupOffsetsResponseTopic,
 )
+from penstock.protocol.uuid import ZERO_UUID
 from penstock.protocol.vocabulary import NO_OFFSET
 from penstock.share.state_journal import ShareKey
 
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from penstock.groups.turn import Turn
 
 LAG_SINCE = 1
+#: Partitions that are described at the same time.
+AT_ONCE = 200
+Known = dict[bytes, dict[int, None]]  # topic id → the partitions that have a state, in order
 
 
 async def handle(
@@ -55,49 +60,48 @@ async def _describe(
         )
     image = broker.metadata.image
     if group.topics is None:
-        wanted = [(image.topics_by_id[each].name, known[each]) for each in known if each in image.topics_by_id]
+        wanted = [(image.topics_by_id[each].name, list(known[each])) for each in known if each in image.topics_by_id]
     else:
         wanted = [(topic.topic_name, topic.partitions) for topic in group.topics]
-    topics = await asyncio.gather(*(_topic(broker, group_id, *topic, known, with_lag) for topic in wanted))
-    return DescribeShareGroupOffsetsResponseGroup(group_id=group_id, topics=topics)
-
-
-def _initialized(group_id: str, shard: GroupShard, turn: Turn) -> dict[bytes, list[int]]:
-    return share_requests.initialized_partitions(shard, group_id)
-
-
-async def _topic(
-    broker: Broker, group_id: str, name: str, indexes: list[int], known: dict[bytes, list[int]], with_lag: bool
-) -> DescribeShareGroupOffsetsResponseTopic:
-    topic = broker.metadata.image.topics.get(name)
-    if topic is None:
-        return DescribeShareGroupOffsetsResponseTopic(
-            topic_name=name,
-            partitions=[
-                DescribeShareGroupOffsetsResponsePartition(
-                    partition_index=index,
-                    error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    error_message="The topic does not exist: check its name.",
-                )
-                for index in indexes
-            ],
-        )
-    held = known.get(topic.topic_id, [])
-    partitions = await asyncio.gather(
-        *(
-            _partition(broker, ShareKey(group_id, topic.topic_id, index), name, index in held, with_lag)
-            for index in indexes
-        )
+    slots = [(name, index) for name, indexes in wanted for index in indexes]
+    answers: list[DescribeShareGroupOffsetsResponsePartition] = []
+    for first in range(0, len(slots), AT_ONCE):
+        some = [_partition(broker, group_id, *slot, known, with_lag) for slot in slots[first : first + AT_ONCE]]
+        answers += await asyncio.gather(*some)
+        await broker.slices.turn()
+    following = iter(answers)
+    return DescribeShareGroupOffsetsResponseGroup(
+        group_id=group_id,
+        topics=[
+            DescribeShareGroupOffsetsResponseTopic(
+                topic_name=name,
+                topic_id=image.topics[name].topic_id if name in image.topics else ZERO_UUID,
+                partitions=list(islice(following, len(indexes))),
+            )
+            for name, indexes in wanted
+        ],
     )
-    return DescribeShareGroupOffsetsResponseTopic(topic_name=name, topic_id=topic.topic_id, partitions=partitions)
+
+
+def _initialized(group_id: str, shard: GroupShard, turn: Turn) -> Known:
+    found = share_requests.initialized_partitions(shard, group_id)
+    return {topic_id: dict.fromkeys(indexes) for topic_id, indexes in found.items()}
 
 
 async def _partition(
-    broker: Broker, key: ShareKey, topic: str, known: bool, with_lag: bool
+    broker: Broker, group_id: str, topic: str, index: int, known: Known, with_lag: bool
 ) -> DescribeShareGroupOffsetsResponsePartition:
-    answer = DescribeShareGroupOffsetsResponsePartition(partition_index=key.partition, start_offset=NO_OFFSET)
-    if not known:
+    found = broker.metadata.image.topics.get(topic)
+    if found is None:
+        return DescribeShareGroupOffsetsResponsePartition(
+            partition_index=index,
+            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            error_message="The topic does not exist: check its name.",
+        )
+    answer = DescribeShareGroupOffsetsResponsePartition(partition_index=index, start_offset=NO_OFFSET)
+    if index not in known.get(found.topic_id, ()):
         return answer
+    key = ShareKey(group_id, found.topic_id, index)
     image = broker.metadata.image.partition(topic, key.partition)
     try:
         summary = await broker.persister.summary(key, image.leader_epoch if image is not None else 0)

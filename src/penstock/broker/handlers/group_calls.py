@@ -73,12 +73,14 @@ async def describe_groups(
     described: Callable[..., D],
     decide: Callable[[GroupShard, Turn, str], D],
 ) -> list[D]:
-    """Describes each group of a request at its coordinator.
+    """Describes each group of a request at its coordinator, a repeated id once.
 
     If a group can't be described, `described` makes a result with the error.
     """
     groups: list[D] = []
-    for group_id in request.group_ids:
+    for group_id in dict.fromkeys(request.group_ids):
+        if groups:  # a description may have thousands of members or tasks
+            await broker.slices.turn()
         try:
             if not group_id:
                 raise KafkaError(ErrorCode.INVALID_GROUP_ID, "The group id is empty: set a group id.")

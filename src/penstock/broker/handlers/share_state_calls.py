@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from penstock.broker.coordinators.runtime import committed
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.share.portions import PORTION
 from penstock.share.state_journal import ShareKey
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 Decide = Callable[["ShareStateShard", "Turn"], R]
 Outcome: TypeAlias = "R | KafkaError"
+Begun: TypeAlias = "R | asyncio.Future[R]"
 
 
 async def decide_each(
@@ -26,41 +28,47 @@ async def decide_each(
 
     Returns the outcomes by topic id and partition, once all of them are committed.
     """
-    waiting = [
-        (
-            topic.topic_id,
-            [(each.partition, _started(broker, group_id, topic, each, decision)) for each in topic.partitions],
-        )
-        for topic in topics
-    ]
-    return [(topic_id, [(index, await outcome) for index, outcome in some]) for topic_id, some in waiting]
+    waiting: list[tuple[bytes, list[tuple[int, Begun[R]]]]] = []
+    begun = 0
+    for topic in topics:
+        waiting.append((topic.topic_id, []))
+        for each in topic.partitions:
+            waiting[-1][1].append((each.partition, _begun(broker, group_id, topic, each, decision)))
+            begun += 1 + len(getattr(each, "state_batches", ()))
+            if begun >= PORTION:
+                begun = 0
+                await broker.slices.turn()
+    return [(topic_id, await _outcomes(some)) for topic_id, some in waiting]
 
 
-def _started(
+def _begun(
     broker: Broker, group_id: str, topic: Any, partition: Any, decision: Callable[[ShareKey, Any], Decide[R]]
-) -> Coroutine[Any, Any, Outcome[R]]:
-    """Makes the decision for one partition at once, so that all decisions of a request are committed together.
+) -> Begun[R]:
+    """Makes the decision for one partition at once, so that decisions of a request are committed together.
 
-    Returns a coroutine that waits for the outcome.
+    Returns its result, or a future of the result. The future of a refused decision has the error.
     """
     key = ShareKey(group_id, topic.topic_id, partition.partition)
     try:
         if not group_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "The group id is empty: give a group id.")
-        return _outcome(broker.share_states.run(key, decision(key, partition)))
+        return broker.share_states.run(key, decision(key, partition))
     except KafkaError as error:
-        return _refused(error)
+        refused: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        refused.set_exception(error)
+        refused.exception()  # marks the error as retrieved: no request may be left that awaits it
+        return refused
 
 
-async def _outcome(result: R | asyncio.Future[R]) -> R | KafkaError:
-    try:
-        return await committed(result)
-    except KafkaError as error:
-        return error
-
-
-async def _refused(error: KafkaError) -> KafkaError:
-    return error
+async def _outcomes(begun: list[tuple[int, Begun[R]]]) -> list[tuple[int, Outcome[R]]]:
+    found: list[tuple[int, Outcome[R]]] = []
+    for index, each in begun:
+        try:
+            result: R = await committed(each)
+            found.append((index, result))
+        except KafkaError as error:
+            found.append((index, error))
+    return found
 
 
 def error_fields(outcome: Any) -> dict[str, Any]:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from penstock.metadata.image import MetadataImage
 
 SHOWN_TOPICS = 3
-#: Tasks of a topology, and partitions that they read: a member may have all of them, and each of its heartbeats would
-#: hold the event loop for too long if there were more.
+#: Tasks of a topology, and partitions of the topics that they use: a member may have all tasks, and each of its
+#: heartbeats would hold the event loop for too long if there were more. The coordinator creates the internal topics.
 MAX_TASKS = 5000
 MAX_PARTITIONS = 50_000
 Count = Callable[[str], int | None]  # the number of partitions of a topic; None if it does not exist
@@ -186,11 +186,11 @@ def _decide_counts(topology: Topology, existing: Count) -> dict[str, int]:
         tasks = max(map(count, inputs))
         counts.update({topic.name: tasks for topic in each.state_changelog_topics})
         total += tasks
-        partitions += sum(map(count, set(inputs)))
+        partitions += sum(map(count, set(inputs))) + tasks * len(each.state_changelog_topics)
     if total > MAX_TASKS:
         raise _TooLarge(f"The topology has {total} tasks, and at most {MAX_TASKS} are assigned")
     if partitions > MAX_PARTITIONS:
-        raise _TooLarge(f"The topology reads {partitions} partitions, and at most {MAX_PARTITIONS} are assigned")
+        raise _TooLarge(f"The topology uses {partitions} partitions, and at most {MAX_PARTITIONS} are allowed")
     return counts
 
 

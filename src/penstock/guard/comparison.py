@@ -52,13 +52,29 @@ def compare(start: int, samples: Sequence[Sample], rules: Rules) -> Comparison:
     """Compares the samples of all replicas that answered, from offset `start` on, up to the first difference."""
     early = tuple(_answers(start, samples, rules))
     damaged = {each.node_id for each in samples if each.status is Status.DAMAGED}
-    cut = {each.node_id: batches_of(each.records, each.high_watermark) for each in samples if each.has_records}
+    cut = _cut(samples)
     if damaged:
         return _beside_damage(start, damaged, cut, early, rules)
     if not cut:
         return Comparison(start, start, early)
     found = _walk(start, cut, rules)
     return Comparison(found.start, found.end, early + found.findings, found.good, found.incomparable)
+
+
+def _cut(samples: Sequence[Sample]) -> dict[int, list[Batch]]:
+    """Returns the batches of each sample with records. Equal samples, the usual case, are cut once."""
+    cut: dict[int, list[Batch]] = {}
+    known: list[tuple[bytes, int, list[Batch]]] = []
+    for each in samples:
+        if not each.has_records:
+            continue
+        data, mark = bytes(each.records), each.high_watermark
+        found = next((batches for other, lowest, batches in known if mark >= lowest and data == other), None)
+        if found is None:
+            found = batches_of(data, mark)
+            known.append((data, mark, found))
+        cut[each.node_id] = found
+    return cut
 
 
 def _answers(start: int, samples: Sequence[Sample], rules: Rules) -> Iterator[Finding]:
@@ -159,8 +175,8 @@ def _difference(start: int, row: Mapping[int, Batch], oddities: list[Finding], r
 def _may_be_compacted(batches: Sequence[Batch]) -> bool:
     """Returns True if compaction can explain the difference: it removes records and whole batches, and nothing else.
 
-    Compaction keeps the offset of a batch, so two batches with the same body and different offsets are not compacted.
+    Compaction keeps the offset of a batch, so two batches with one checksum and different offsets are not compacted.
     """
-    if len({batch.body for batch in batches}) < len(batches):
+    if len({batch.checksum for batch in batches}) < len(batches):
         return False
     return len({batch.base_offset for batch in batches}) > 1 or not all(batch.is_dense for batch in batches)

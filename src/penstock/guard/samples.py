@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.records.batches import crc_ok
-from penstock.records.header import CRC_POSITION, HEADER_SIZE, LOG_OVERHEAD, MAGIC, MIN_BATCH_LENGTH, parse_header
+from penstock.records.header import HEADER_SIZE, LOG_OVERHEAD, MAGIC, MIN_BATCH_LENGTH, parse_header
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -45,8 +45,8 @@ class Batch(NamedTuple):
     base_offset: int
     next_offset: int
     digest: bytes
-    body: bytes
-    """The digest of the bytes from the checksum on, without offset, length and leader epoch."""
+    checksum: int
+    """The stored checksum, which does not cover offset, length and leader epoch."""
     intact: bool
     leader_epoch: int
     max_timestamp: int
@@ -83,7 +83,7 @@ def batches_of(records: Buffer, end_offset: int) -> list[Batch]:
                 header.base_offset,
                 header.next_offset,
                 _digest(view[at:stop]),
-                _digest(view[at + CRC_POSITION : stop]),
+                header.crc,
                 intact,
                 header.partition_leader_epoch,
                 header.max_timestamp,

@@ -39,7 +39,7 @@ from tools.certificates import Authority, replace, serial_number
 
 TOPIC = "orders"
 LISTENERS = ("PLAINTEXT", "CONTROLLER")  # their names in a test cluster; both use TLS here
-RECORDS = 50  # of one session
+RECORDS = 20  # of one session
 SESSIONS = 4  # kinds of clients that work in sessions
 ANY_REQUEST = ApiVersionsRequest(client_software_name="rotation", client_software_version="1")
 

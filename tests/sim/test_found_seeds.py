@@ -141,6 +141,13 @@ FOUND = [
         aimed=True,
         later_actors=True,
     ),
+    Found(
+        "a disk was unmounted under a node that was starting",
+        *(20011, "directories", 40),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
 ]
 
 

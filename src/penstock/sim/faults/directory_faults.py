@@ -99,8 +99,7 @@ class DirectoryFaults:
         machine, path = drawn
         if fault.params["whole"]:
             await asyncio.shield(asyncio.ensure_future(machine.stop()))
-        else:
-            machine.kill()
+        machine.kill()  # a node that is starting does not stop
         machine.disk_faults += 1
         machine.unmount(path)
         self._target.restart(machine, 0.2)

@@ -51,7 +51,7 @@ def test_options_have_sparks_names_and_ignore_case() -> None:
     assert (options.include_headers, options.read_committed, options.max_trigger_delay_ms) == (True, True, 30_000)
 
 
-def test_starting_times_override_starting_offsets_and_one_time_for_all_overrides_times_by_partition() -> None:
+def test_a_starting_time_overrides_starting_times_by_partition_and_these_override_starting_offsets() -> None:
     given = WHERE | {
         "startingOffsets": "earliest",
         "startingOffsetsByTimestamp": json.dumps({"orders": {"0": 100}}),

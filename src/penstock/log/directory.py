@@ -115,8 +115,8 @@ class LogDir:
             self.directory_id = uuid_from_str(known["directory.id"])
             if is_reserved(self.directory_id):
                 raise DirectoryError(
-                    f"{path} has directory.id={known['directory.id']}, one of the first {RESERVED_DIRECTORIES}, "
-                    "which are reserved: format the directory again with an id from `penstock storage random-uuid`."
+                    f"{path} has directory.id={known['directory.id']}, but the first {RESERVED_DIRECTORIES} ids are "
+                    "reserved: format the directory again with an id from `penstock storage random-uuid`."
                 )
         except (KeyError, ValueError):
             self.directory_id = random.randbytes(16)

@@ -86,8 +86,8 @@ class FutureLogs:
 
     @property
     def environment(self) -> LogEnvironment:
-        """Returns the environment of future logs. No client reads future logs, so their removed files are deleted
-        without a delay."""
+        """Returns the disk, the clock and the callbacks that future logs use. No client reads future logs, so their
+        removed files are deleted without a delay."""
         return replace(
             self._logs.environment,
             disk_failed=self._disk_failed,
@@ -289,7 +289,10 @@ class FutureLogs:
                 await self.retire(retired)
 
     def put_old_aside(self, log: Log, suffix: str) -> None:
-        """Renames the old logs of `log` that `retire` has not renamed yet. Called when `log` itself is renamed."""
+        """Renames the logs that moves of `log` left in other directories, if `retire` has not renamed them yet.
+
+        Called when `log` itself is renamed.
+        """
         for retired in [each for each in self._retiring.values() if each.log is log]:
             self._rename_old(retired, suffix)
             self._retiring.pop(retired.path, None)

@@ -5,19 +5,19 @@ A move ends with two renames in two directories, and a crash may come between th
     B/t-0.<id>-future → B/t-0        from here on B has the current log
     A/t-0 → A/t-0.<id>-delete        the old log
 
-There are two marks. Both are synced before the broker reports the new directory to the controller, and so before the
-first rename.
+There are three marks. A move writes the first two. Both are synced before the broker reports the new directory to the
+controller, and so before the first rename.
 
 - The *moved mark* in B's log names A. If a start finds the partition in both directories, the log in A is old, and the
   start finishes the move. The moved mark is removed after the second rename is on disk.
 - The *leaving mark* in A's log names B. If a start can't read B, the log in A may be old and is not served. The leaving
-  mark is removed if the move ends without a swap, and when a start serves the log in A. So a log without a leaving mark
-  never counts as an old log.
+  mark is removed if the move ends without a swap, and when a start serves the log in A. So only a
+  log with a leaving mark can be an old log.
 
 If A can't be read and the controller has already assigned the replica to B, the future log in B is adopted: it becomes
-the current log and gets the *adopted mark*. A leaving mark in A makes no difference. If a later start finds the log in
-A again, it sets that log aside as a stray. The first start that can read all directories removes the adopted mark.
-Kafka ignores all three files.
+the current log and gets the *adopted mark*. This is done whether A has a leaving mark or not. If a later start
+finds the log in A again, it sets that log aside as a stray. The first start that can read all directories removes the
+adopted mark. Kafka ignores all three files.
 """
 
 from __future__ import annotations

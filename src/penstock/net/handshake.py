@@ -121,7 +121,7 @@ class TlsAcceptor:
             raise error
 
     async def _wait(self, arrival: Arrival) -> None:
-        """Waits `arrival.wait_s` seconds before the handshake, or before the refusal of the peer."""
+        """Waits `arrival.wait_s` seconds before the server begins the handshake, or refuses the peer."""
         if arrival.wait_s:
             await asyncio.sleep(arrival.wait_s)
         if arrival.refused is not None:

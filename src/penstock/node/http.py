@@ -47,10 +47,11 @@ class HttpSide:
         optional: bool = False,
         pipelines: Pipelines | None = None,
     ) -> None:
-        """Reads the HTTP address and its protection from the settings. Raises ListenerError.
+        """Reads the HTTP address, and the settings of its TLS and logins. Raises ListenerError.
 
         With `optional`, the node starts without HTTP if the address can't be bound. `pipelines` returns the pipelines
-        that the console shows. `metadata` and `secret_of_nobody` are for logins, see `HttpSecurity`.
+        that the console shows. `metadata` has the users. `secret_of_nobody` returns the secret that logins of
+        unknown users are compared with; see `HttpSecurity`.
         """
         self._world = world
         self._address = plan_http(world.settings)

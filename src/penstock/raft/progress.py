@@ -145,7 +145,8 @@ def majority_offset(end_offsets: Iterable[int], majority: int) -> int:
 
 
 def may_commit(offset: int, high_watermark: int, epoch_start: int) -> bool:
-    """Returns True if the high watermark may advance to `offset`: past the first record of the leader's own epoch.
+    """Returns True if the high watermark may advance to `offset`, which must be after the first record of the leader's
+    own epoch.
 
     Records of an earlier epoch can be lost even if a majority has them, because a log with a later epoch can win an
     election.

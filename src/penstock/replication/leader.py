@@ -1,8 +1,8 @@
 """Keeps a partition leader's view of its followers: their progress, the in-sync set, and a pending change of this set.
 
 The committed in-sync set is the set that the controller committed last. While a change is pending, the next leader may
-be elected from the committed set or from the new set. The leader therefore uses the union of both sets: no replica that
-may be elected may lack an acknowledged record. One change is pending at a time.
+be elected from the committed set or from the new set. The leader therefore uses the union of both sets: every
+replica that can be elected must have all acknowledged records. One change is pending at a time.
 """
 
 from __future__ import annotations

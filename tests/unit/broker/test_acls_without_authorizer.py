@@ -39,7 +39,7 @@ def test_every_acl_request_gets_security_disabled(version: int) -> None:
 
 
 @pytest.mark.parametrize("role", ["BROKER", "CONTROLLER"])
-def test_the_acl_apis_are_advertised_on_both_kinds_of_listeners(role: Any) -> None:
+def test_the_acl_apis_are_advertised_on_broker_and_controller_listeners(role: Any) -> None:
     told = {each.api_key: (each.min_version, each.max_version) for each in api_keys(role)}
     assert {key: told[key] for key in (29, 30, 31)} == {29: (1, 3), 30: (1, 3), 31: (1, 3)}
     assert served_versions(29, role) == range(1, 4)

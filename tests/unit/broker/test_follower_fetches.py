@@ -119,7 +119,7 @@ def test_a_fetch_with_a_replica_id_gets_no_records_on_a_client_listener() -> Non
     run(scenario())
 
 
-def test_idle_fetch_session_of_an_ended_incarnation_keeps_no_replica_in_sync() -> None:
+def test_idle_fetch_session_from_before_a_broker_restart_does_not_keep_its_replica_in_the_isr() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=1))

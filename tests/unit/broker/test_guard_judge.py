@@ -143,7 +143,7 @@ def test_the_number_of_waiting_suspicions_is_bounded_and_repeated_ones_are_one()
     assert len(observed.asked) == MAX_WAITING
 
 
-def test_a_negative_offset_of_a_claim_is_examined_at_the_start() -> None:
+def test_a_suspicion_with_a_negative_offset_is_examined_at_offset_0() -> None:
     observed = Observed()
     Court(observed).hear(suspicion(offset=-1))
     assert observed.asked == [((ID, 0), 0)]

@@ -81,7 +81,7 @@ def test_a_reserved_directory_id_is_refused_before_and_after_formatting(
     data.mkdir()  # Kafka formats such a directory
     (data / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=c\ndirectory.id=AAAAAAAAAAAAAAAAAAAAAQ\n")
     assert main(["start", str(path)]) == Exit.STORAGE
-    assert "directory.id=AAAAAAAAAAAAAAAAAAAAAQ, one of the first 100, which are reserved" in capsys.readouterr().err
+    assert "directory.id=AAAAAAAAAAAAAAAAAAAAAQ, but the first 100 ids are reserved" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes")

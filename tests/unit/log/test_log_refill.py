@@ -82,7 +82,7 @@ def test_a_segment_with_uncommitted_records_is_not_replaced() -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 8, 9])
-def test_an_offset_outside_of_the_committed_records_has_no_segment(offset: int) -> None:
+def test_segment_of_an_offset_that_is_not_committed_is_not_refilled(offset: int) -> None:
     assert segment_to_refill(filled(), offset) is None
 
 

@@ -163,7 +163,7 @@ def test_connections_are_refused_before_they_take_the_last_descriptors() -> None
     assert "ulimit -n" in str(counts.refusal("10.0.0.3"))
 
 
-def test_a_protected_listener_has_only_limits_per_address() -> None:
+def test_a_listener_for_nodes_counts_connections_per_address_but_not_in_total() -> None:
     counts = ConnectionCounts(Limits(max_connections=1, max_connections_per_ip=1))
     counts.add("10.0.0.1")
     assert counts.full

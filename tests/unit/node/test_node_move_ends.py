@@ -170,7 +170,7 @@ def test_copy_whose_source_is_lost_is_removed_if_the_controller_recorded_another
     run(scenario)
 
 
-def test_record_that_is_synced_by_the_swap_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_that_is_synced_when_a_move_swaps_the_logs_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The record is appended just before the swap. Only the swap's fsync covers it and moves the high watermark."""
 
     async def scenario() -> None:

@@ -171,7 +171,7 @@ def test_a_file_that_is_not_a_coverage_file_is_refused(tmp_path: Path) -> None:
         load_coverage(tmp_path / "coverage.json")
 
 
-def test_faults_are_chosen_first_for_cells_without_coverage() -> None:
+def test_faults_at_points_that_no_run_has_covered_are_chosen_first() -> None:
     log = log_of("write segment", "sync segment")
     coverage = Coverage(dict.fromkeys(log.cells(), 1))
     coverage.counts[Cell("sync segment", "power", "leader")] = 0

@@ -76,9 +76,9 @@ class LargeFetching:
             self._woken.set_result(None)
 
     async def _pass(self, *, waits: bool) -> tuple[list[PartitionRead], bool]:
-        """Locates the records of all partitions once, in slices.
+        """Locates the records of all partitions once, a few partitions at a time.
 
-        Returns a `PartitionRead` for each partition, and True if the fetch is parked at the partitions.
+        Returns a `PartitionRead` for each partition, and True if the fetch is parked until a partition has new records.
         """
         fetching = self._fetching
         fetching.quiet = []

@@ -52,7 +52,8 @@ class DirectoryMoves:
     ) -> None:
         """Reports directories to the controller through `assign` and `revert`.
 
-        Copies slow down while requests arrive, that is, while the number that `request_passes` returns grows.
+        The copying of logs slows down while requests arrive, that is, while the number that `request_passes` returns
+        grows.
         """
         copiers = settings.optional_int("num.replica.alter.log.dirs.threads") or len(logs.dirs)
         throttle = ByteRate(

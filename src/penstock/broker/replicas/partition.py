@@ -287,7 +287,8 @@ class Partition:
             self.waiters.on_low_watermark(self.low_watermark())
 
     def log_moved(self) -> None:
-        """Advances the high watermark after the log moved to another directory: the swap may have synced records."""
+        """Advances the high watermark after the log moved to another directory, because the move may have synced
+        records that wait for fsync."""
         if self._log is not None:
             self._advance(self._log)
 

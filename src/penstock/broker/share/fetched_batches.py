@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class FetchedBatches:
-    """Iterates over the headers of record batches that were read from a log, then cuts out the acquired batches."""
+    """Iterates over the headers of batches read from a log, then returns the bytes of the acquired batches."""
 
     __slots__ = ("_aborted", "_data", "_places")
 

@@ -176,10 +176,10 @@ class StreamsGroup:
                 self.holders.pop(task, None)
 
     def is_held(self, process_id: str, key: TaskKey, partition: int) -> bool:
-        """Returns True if a member of the process can't get the task yet.
+        """Returns True if no member of the process can get the task yet.
 
-        This is the case if the process already has the task in any role, or if the active task is requested while any
-        member still has it.
+        This is the case if the process already has the task in any role. It is also the case if an active task is to be
+        assigned that some member of the group still has as an active task.
         """
         for role in Role:
             holders = self.holders.get((TaskKey(role, key.subtopology), partition), ())

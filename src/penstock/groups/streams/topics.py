@@ -188,9 +188,9 @@ def _decide_counts(topology: Topology, existing: Count) -> dict[str, int]:
         total += tasks
         partitions += sum(map(count, set(inputs))) + tasks * len(each.state_changelog_topics)
     if total > MAX_TASKS:
-        raise _TooLarge(f"The topology has {total} tasks, and at most {MAX_TASKS} are assigned")
+        raise _TooLarge(f"The topology has {total} tasks, more than the limit of {MAX_TASKS}")
     if partitions > MAX_PARTITIONS:
-        raise _TooLarge(f"The topology uses {partitions} partitions, and at most {MAX_PARTITIONS} are allowed")
+        raise _TooLarge(f"The topology uses {partitions} partitions, more than the limit of {MAX_PARTITIONS}")
     return counts
 
 

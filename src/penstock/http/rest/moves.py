@@ -60,7 +60,7 @@ async def rebalance_cluster(service: Service, call: Call) -> Any:
 
     def planner(placement: Any, racks: Any, sizes: Any) -> Any:
         if not onto <= racks.keys():
-            raise PlanError(f"onto can't be {sorted(onto)}: the running brokers are {sorted(racks)}")
+            raise PlanError(f"The field `onto` can't be {sorted(onto)}: the running brokers are {sorted(racks)}")
         return rebalance(placement, racks, sizes, onto=onto)
 
     about = f"moves a fair share of replicas to nodes {sorted(onto)}" if onto else "evens out replicas and leaders"

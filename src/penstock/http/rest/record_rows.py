@@ -24,7 +24,7 @@ def record_size(record: Record) -> int:
 
 
 def matching_records(batch: memoryview, first: int, wanted: bytes) -> list[Record]:
-    """Returns the records from offset `first` on whose key or value contains `wanted`.
+    """Returns the records at offset `first` or later that contain `wanted` in their key or value.
 
     Raises KafkaError(MESSAGE_TOO_LARGE) if the batch is larger than BATCH_MAX_BYTES after decompression.
     """

@@ -103,7 +103,7 @@ class Router:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The route of a request, with the texts in its path."""
+    """The route of a request, with the values of the route's path parameters."""
 
     route: Route
     found: Mapping[str, str]

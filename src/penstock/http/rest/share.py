@@ -136,7 +136,8 @@ async def drain_share_group(service: Service, call: Call) -> Any:
     if is_idle(found):
         raise Problem(
             409,
-            f"No member of {group!r} fetches records, so no record is in flight: reset the offsets to latest instead.",
+            f"There is nothing to drain: no member of {group!r} fetches records, so no record is in flight. To skip "
+            "records, reset the group's offsets to latest.",
         )
     windows = [each for each in found if in_flight(each)]
     dry = call.body.get("dry_run", False)

@@ -3,8 +3,8 @@
 A killed process loses no acknowledged record. A machine that loses power may lose unsynced records at the end of a log:
 all records from some offset on. It loses no acknowledged record if acknowledgements wait for fsync. Only requested
 deletions and damaged files excuse other losses. In a cluster, records with acks=all survive if fewer than
-min.insync.replicas machines lose power at a time. So `History.power_losses` has only the power losses that exceed this
-limit, and all power losses of a single node.
+min.insync.replicas machines lose power at a time. So `History.power_losses` of a cluster has only the power losses that
+exceed this limit. Without a cluster, it has all power losses of the only node.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ Key = tuple[bytes, int]
 
 @dataclass(slots=True)
 class Transaction:
-    """Holds the batches of one transaction of one producer that a rebuild has read."""
+    """Holds the batches of one transaction of one producer, read from the log while the state is rebuilt."""
 
     producer_id: int
     #: The offset of the producer's previous marker; -1 if the log has none.

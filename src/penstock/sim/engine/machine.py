@@ -298,8 +298,10 @@ class Machine:
             self.disk.on_step = on_step
 
     def die_at_change(self, count: int, how: Callable[[], None]) -> None:
-        """Kills the process inside the `count`-th change of its disk from now on. Afterwards calls `how`, which
-        completes the fault, for example as a power loss."""
+        """Counts the changes of the disk from now on, and kills the process in the middle of change `count`.
+
+        Then calls `how`, which completes the fault, for example as a power loss.
+        """
         disk = self.disk
         if disk is None:
             return

@@ -118,7 +118,7 @@ class SimCluster:
         return self.machine(found.leader)
 
     def isolate(self, node_id: int, *, direction: str = "both") -> None:
-        """Cuts a machine off from the other machines, not from the app: `direction` is "in", "out" or "both"."""
+        """Cuts a machine off from the other machines; clients still reach it. `direction` is "in", "out" or "both"."""
         for pair in isolated(self.machine(node_id).name, self.environment.names, direction):
             self.fabric.link(*pair).cut = True
 

@@ -50,8 +50,8 @@ class HttpSide:
         """Reads the HTTP address, and the settings of its TLS and logins. Raises ListenerError.
 
         With `optional`, the node starts without HTTP if the address can't be bound. `pipelines` returns the pipelines
-        that the console shows. `metadata` has the users. `secret_of_nobody` returns the secret that logins of
-        unknown users are compared with; see `HttpSecurity`.
+        that the console shows. `metadata` has the users. `secret_of_nobody` returns the secret from which
+        credentials of unknown users are made up; see `HttpSecurity`.
         """
         self._world = world
         self._address = plan_http(world.settings)

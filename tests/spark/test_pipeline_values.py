@@ -130,7 +130,7 @@ def test_missing_key_field_is_refused_only_if_the_batch_has_a_json_object(spark:
     assert (len(kept), ended, deleted) == (1, [], [("b", 1)])
 
 
-def test_record_whose_key_field_is_only_in_column_bad_becomes_a_row_that_no_record_replaces(spark: Any) -> None:
+def test_record_with_an_unreadable_key_field_becomes_a_row_that_no_later_record_replaces(spark: Any) -> None:
     rows = [
         ("a", 1, None, "x", False),
         ("a", 1, None, "y", False),

@@ -91,7 +91,7 @@ def _describe(broker: Broker, group: str) -> Any:
     except Failure as failure:
         if failure.code is not Exit.NOT_FOUND:
             raise
-        raise Failure(f"{failure.message}: `penstock share list` shows all", Exit.NOT_FOUND) from failure
+        raise Failure(f"{failure.message}: `penstock share list` shows all share groups", Exit.NOT_FOUND) from failure
 
 
 def run_reset(args: argparse.Namespace) -> int:

@@ -204,7 +204,7 @@ def _spans(first: int, end: int, size: int) -> list[tuple[int, int]]:
 
 
 def gathered(outlined: Comparison, parts: Iterable[Found]) -> Comparison:
-    """Merges the results of all shares of a partition. `parts` must be in the order of the shares."""
+    """Merges the results of all offset ranges of a partition. `parts` must be in the order of the ranges."""
     whole = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:
         for digest in part.digests:

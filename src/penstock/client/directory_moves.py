@@ -135,11 +135,11 @@ class DirectoryMoves:
 def ended(
     node: int, going: dict[TopicPartition, DirectoryMove], holdings: Holdings, suspected: set[TopicPartition]
 ) -> Step:
-    """Removes ended moves from `going` and returns them as a step.
+    """Removes ended moves from `going`. Returns a `Step` with the number of ended moves and the failures.
 
     For a moment at the end of a move, Kafka lists neither a copy nor the replica in its new directory. A failed move
-    looks the same. So the first check that finds this only adds the move to `suspected`. If the next check finds it
-    again, the move has failed.
+    looks the same. So the first check that finds neither only adds the move to `suspected`. If the next check
+    finds neither again, the move has failed.
     """
     count, failures = 0, []
     for partition, move in list(going.items()):

@@ -163,7 +163,8 @@ class Site:
 def _need(path: str) -> Need | None:
     """Returns the role and operation that a page requires; None for the console's files, which hold no data.
 
-    The console's page holds no data either. It asks for a login, so that the browser has one for the routes.
+    The console's page holds no data either, but it requires a login: the browser then sends this login with the page's
+    REST requests too.
     """
     if is_static(path):
         return None

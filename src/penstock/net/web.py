@@ -127,7 +127,7 @@ class _LentSocket:
         return io.BufferedReader(_Reader(self))
 
     def close(self) -> None:
-        """Leaves the socket open, because http.client closes it before the body is read. The lender closes it."""
+        """Does nothing, because http.client calls this method before the body is read. The owner closes the socket."""
 
     def set_timeout(self) -> None:
         """Sets the timeout of the next call to the time that is left. Raises TimeoutError if no time is left."""

@@ -86,8 +86,8 @@ class ImageDelivery:
     def follow(self) -> None:
         """Applies the current image and all later images to the parts of the node.
 
-        Call it once the image contains all records written before this node registered. Raises StorageError if the
-        image has ACLs but no authorizer is set.
+        Call it only after the image contains all records written before this node registered. Raises StorageError if
+        the image has ACLs but no authorizer is set.
         """
         image = self._broker.metadata.image
         if image.acls and self._broker.access is None:

@@ -9,14 +9,14 @@ Any process that reaches the controller listener can send a message. No message 
     candidate,  Both must be in a voter set that may be in effect. With dynamic voters (KIP-853) this replica's log may
     leader      lack the latest set. Then other nodes are accepted too, unless this replica hears from a leader.
 
-Answers do not use up the limit for requests, and do not extend it. Otherwise an attacker could send forged requests to
-two voters in turn. Each voter would learn the other's epoch, and all epochs would be used up within an hour. With this
+Answers do not use up the limit for requests, and do not extend it. If they extended it, an attacker could use up all
+epochs within an hour: forged requests go to two voters in turn, and each voter learns the other's epoch. With this
 rule, continuous forged requests to all voters raise the quorum's epoch by a million for each start of a voter, and by
 one per second for each voter: the epochs of three voters last for more than twenty years, or for two thousand starts.
 
-These attacks succeed until replicas authenticate each other. Forged requests end leaderships for as long as they are
-sent. A follower fetches from the leader address in a forged BeginQuorumEpoch. A node that answers at a voter's address
-can announce the last epoch; it gets such an address by an attack on the network or, with dynamic voters, by
+The following attacks succeed unless replicas authenticate each other. Forged requests end leaderships for as long as
+they are sent. A follower fetches from the leader address in a forged BeginQuorumEpoch. A node that answers at a voter's
+address can announce the last epoch; it gets such an address by an attack on the network or, with dynamic voters, by
 AddRaftVoter or UpdateRaftVoter.
 """
 

@@ -60,8 +60,8 @@ class SubjectPattern(Protocol):
 def parse_mapping_rules(text: str, compile_pattern: Callable[[str], SubjectPattern]) -> Callable[[str], str]:
     """Parses the rules. Returns a function that maps a distinguished name to a user name.
 
-    Both raise ValueError, `compile_pattern` too. The first rule whose pattern matches the whole name applies. The rule
-    `DEFAULT` keeps the name unchanged.
+    Raises ValueError if a rule is invalid; the returned function raises ValueError if it can't map a name. The first
+    rule whose pattern matches the whole name applies. The rule `DEFAULT` keeps the name unchanged.
     """
     rules: list[tuple[SubjectPattern, str, str] | None] = []
     rest = text.strip()

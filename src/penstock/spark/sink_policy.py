@@ -2,8 +2,8 @@
 
 Two rules make every decision final:
 
-- A decision is recorded only when all transactions of the previous decision are completed. So a decided batch is
-  written, even if its replay has no rows.
+- A decision is recorded only when all transactions of the previous decision are completed. So the rows
+  of a decided batch are always committed, even if Spark's replay of the batch has no rows.
 - A transaction is aborted only when a recorded decision lists it as aborted. No later decision commits this
   transaction. So if a driver is replaced while it aborts transactions, the new driver commits none of them.
 """

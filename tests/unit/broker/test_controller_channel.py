@@ -58,7 +58,7 @@ async def opened(network: Any, host: str, port: int, settings: Any = None) -> Fa
     return FakeConnection(port)
 
 
-def test_requests_to_a_paused_controller_go_to_the_next_controller_once_it_is_known(
+def test_requests_to_a_paused_controller_go_to_the_new_controller_as_soon_as_that_one_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(BrokerConnection, "open", opened)

@@ -80,7 +80,7 @@ def confirmed(replicas: Replicas, images: Sequence[MetadataImage] = (image_of(WH
     return asyncio.run(examiner(replicas, image).confirmed(KEY, 0))
 
 
-def test_a_difference_in_both_looks_is_a_finding() -> None:
+def test_a_difference_that_the_first_and_the_second_check_see_is_a_finding() -> None:
     found = confirmed(Replicas(serving(n1=GOOD, n2=FORGED, n3=GOOD)))
     assert found is not None
     assert [(each.kind, each.accused) for each in found.findings] == [(Kind.CONTENT, 2)]

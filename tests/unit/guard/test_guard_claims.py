@@ -39,7 +39,7 @@ def test_a_leader_with_an_end_below_the_high_watermarks_of_both_followers_is_acc
     assert found.accused == 1
 
 
-def test_leader_and_its_only_follower_that_disagree_accuse_no_node() -> None:
+def test_no_node_is_accused_if_a_leader_and_its_only_follower_disagree() -> None:
     (found,) = judge_marks("t-0", 1, 5, {1: 5, 2: 10})
     assert found.accused == NOBODY
 

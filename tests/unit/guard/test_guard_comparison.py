@@ -117,7 +117,7 @@ def test_a_replica_that_reports_its_own_damage_is_refilled_from_the_others() -> 
     assert (found.damaged, found.good, found.end) == (frozenset({1}), (2, 3), 2)
 
 
-def test_only_intact_copy_of_two_replicas_is_the_good_copy() -> None:
+def test_if_one_of_two_replicas_is_intact_it_is_the_good_copy() -> None:
     found = compare(0, [Sample(1, Status.DAMAGED), served(2, LOG)], rules(2))
     assert (found.damaged, found.good) == (frozenset({1}), (2,))
 

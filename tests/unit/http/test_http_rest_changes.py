@@ -299,7 +299,7 @@ def test_a_log_directory_is_evacuated_and_directories_are_balanced_by_operations
         assert ask(broker, "POST", "/v1/nodes/7/balance", {}).status == 502
 
 
-def test_a_cancelled_operation_leaves_the_throttle_of_the_moves_that_go_on() -> None:
+def test_a_cancelled_operation_keeps_the_throttle_while_its_moves_still_run() -> None:
     done: list[str] = []
 
     class Moves:

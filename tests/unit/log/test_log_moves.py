@@ -260,7 +260,7 @@ def test_the_tail_is_copied_during_the_swap() -> None:
     assert state(log) == before
 
 
-def test_copy_is_not_swapped_while_fewer_records_are_synced_than_in_the_current_log() -> None:
+def test_copy_does_not_replace_the_log_while_the_copy_has_fewer_synced_records() -> None:
     logs = directories()
     log = log_in_a(logs)
     fill(log)

@@ -253,7 +253,9 @@ def test_renewed_certificate_is_used_for_new_connections_and_a_broken_certificat
     asyncio.run(scenario())
 
 
-def test_tls_connections_count_before_their_handshake_is_complete(identity: Identity, tmp_path: Path) -> None:
+def test_tls_connections_count_toward_the_limits_before_their_handshake_is_complete(
+    identity: Identity, tmp_path: Path
+) -> None:
     async def scenario() -> None:
         source = TlsSource(stores(identity, tmp_path)["pem"])
         server, port = await tls_server(source, Limits(max_connections=3, loopback_connections=0))

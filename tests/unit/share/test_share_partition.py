@@ -149,7 +149,7 @@ def test_expired_locks_of_many_ranges_are_ended_in_several_portions() -> None:
     st.lists(st.tuples(st.integers(0, 4), st.integers(1, 6), st.booleans()), min_size=1, max_size=8),
     st.integers(1, 5),
 )
-def test_portions_of_an_acknowledgement_cover_its_ranges_in_order(
+def test_an_acknowledgement_split_into_portions_covers_each_offset_once_and_in_order(
     shapes: list[tuple[int, int, bool]], most: int
 ) -> None:
     share = SharePartition(0)

@@ -48,7 +48,8 @@ class MarkerWriter:
     ) -> Written:
         """Appends the marker to the partition's log. Returns the offset and epoch that the caller has to wait for.
 
-        Raises KafkaError if the partition refuses the marker, or if its group coordinator isn't loaded.
+        Raises KafkaError if the partition refuses the marker. For a partition of `__consumer_offsets`, also raises
+        KafkaError if its group coordinator is not loaded.
         """
         partition = self._partitions.get(topic, index)
         try:

@@ -50,10 +50,9 @@ class DirectoryMoves:
         observer: Observer = log_event,
         request_passes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Reports directories to the controller through `assign` and `revert`.
+        """Keeps the callbacks: `assign` reports a replica's new directory to the controller, `revert` the old one.
 
-        The copying of logs slows down while requests arrive, that is, while the number that `request_passes` returns
-        grows.
+        `request_passes` returns a counter of requests. While this counter grows, logs are copied more slowly.
         """
         copiers = settings.optional_int("num.replica.alter.log.dirs.threads") or len(logs.dirs)
         throttle = ByteRate(

@@ -213,9 +213,9 @@ class ShareFetching:
                 left -= sum(last - first + 1 for first, last, _ in acquired)
 
     async def _read_cold(self, located: _Located) -> Any:
-        """Reads located records from the disk.
+        """Reads records from the disk whose position in the log is known.
 
-        No other ShareFetch of the group acquires records of this partition during the read.
+        Until the read ends, no other ShareFetch of the group can acquire records of this partition.
         """
         located.led.busy = True
         try:

@@ -44,7 +44,7 @@ async def drain_nodes(service: Service, call: Call) -> Any:
     facts, _ = await service.state()
     there = {node.node_id for node in facts.nodes}.union(*(part.replicas for part in facts.partitions.values()))
     if not nodes or not nodes <= there:
-        raise Problem(404, f"nodes can't be {sorted(nodes)}: the cluster has nodes {sorted(there)}.")
+        raise Problem(404, f"The field `nodes` can't be {sorted(nodes)}: the cluster has nodes {sorted(there)}.")
 
     def planner(placement: Any, racks: Any, sizes: Any) -> Any:
         return drain(placement, racks, nodes, sizes)

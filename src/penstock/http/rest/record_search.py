@@ -1,7 +1,7 @@
-"""Follows the records of a topic as server-sent events, and searches a whole topic as an operation.
+"""Follows the records of a topic as server-sent events, and searches a whole topic in the background, as an operation.
 
-Both use a separate channel of the client and decode in a thread. After each part they pause for as long as the decoding
-took, so that they use at most about half of one thread.
+Both use a separate channel of the client and decode in a thread. After each fetch they pause for as long as the
+decoding took, so that they use at most about half of one thread.
 """
 
 from __future__ import annotations

@@ -247,7 +247,10 @@ class ListenerProperty(NamedTuple):
 
 
 def listener_property(name: str) -> ListenerProperty | None:
-    """Returns the parts of a property of one listener; None for every other property."""
+    """Splits a name that begins with `listener.name.` into the listener, the mechanism and the rest.
+
+    Returns None for all other names.
+    """
     found = re.fullmatch(r"listener\.name\.([^.]*)\.(.*)", name)
     if found is None:
         return None

@@ -2,8 +2,8 @@
 
 A record is done if it is accepted, rejected or archived.
 
-The rules compare times: a request for records that was sent after the answer to an acknowledgement arrived has acquired
-its records after this acknowledgement. A power loss may erase states that were not synced.
+The rules compare times. If a fetch is sent after the answer to an acknowledgement has arrived, the fetch acquires its
+records after the acknowledgement took effect. A power loss may erase states that were not synced.
 
 Two members may both get the answer that they completed the same record: for records before the start offset, a leader
 accepts acknowledgements from any member, even if the member's lock has expired. Kafka's leader does the same. For all

@@ -116,7 +116,10 @@ class Runner:
                 return replace(outcome, cpu_s=spent)
 
     def _passes(self, command: str) -> bool:
-        """True if the simulated run breaks no rule without a mutant. Runs each command once and keeps the result."""
+        """Runs the simulation of this command on the unchanged code. Returns True if no rule is broken.
+
+        Each command runs once, and its result is kept.
+        """
         with self._lock:
             if command not in self.passing and command not in self.failing:
                 failed = run_worker({"by": "command", "command": command}, SETUP_S * PATIENCE).killed

@@ -246,7 +246,7 @@ class SimTask(NamedTuple):
 
 
 def run_sim(name: str, task: SimTask, reporter: _Reporter) -> Outcome:
-    """Runs the rotation until a rule is broken or the CPU time is used up. Returns the outcome."""
+    """Runs simulations of all profiles in turn, until a rule is broken or the CPU time is used up."""
     runs = 0
 
     def begin(run: Run) -> None:

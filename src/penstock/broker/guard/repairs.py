@@ -1,19 +1,23 @@
 """Refills damaged segments of this node's replicas from replicas that are good.
 
 A replica is refilled only if another in-sync replica serves an intact batch in its place, and never from a replica
-whose own batches fail their checksums: the last good copy is never touched.
+whose own batches fail their checksums: the last good copy is never touched. If several replicas are good, all of them
+have to serve the same batches for the whole segment: otherwise one forged replica could replace records that are intact
+here. Batches that fail their checksum don't count.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.broker.events.kinds import ReplicaRefilled
 from penstock.guard.comparison import DAMAGE
 from penstock.log.refill import refill, segment_to_refill
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.records.batches import check_crc, iter_batches
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -61,15 +65,13 @@ class Repairs:
         sources = [node for node in comparison.good if node != self._node_id]
         damages = [each for each in comparison.findings if each.kind in DAMAGE and each.accused == self._node_id]
         offset = damages[0].offset
-        for source in sources:
-            try:
-                if await self._refill(key, offset, source):
-                    return
-            except KafkaError as error:
-                self.failed += 1
-                logger.warning("offset %d of %s can't be refilled from node %d: %s", offset, key, source, error)
+        try:
+            await self._refill(key, offset, sources)
+        except KafkaError as error:
+            self.failed += 1
+            logger.warning("offset %d of %s can't be refilled from nodes %s: %s", offset, key, sources, error)
 
-    async def _refill(self, key: Key, offset: int, source: int) -> bool:
+    async def _refill(self, key: Key, offset: int, sources: Sequence[int]) -> bool:
         found = self._examiner.find(key)
         if found is None:
             return False
@@ -80,11 +82,11 @@ class Repairs:
             return False
         old, end = segment
         await self._logs.save_checkpoints([self._logs.dirs.of(log)])
-        if not await refill(log, old, end, lambda at: self._fetch(source, place, at), place.leader_epoch):
+        if not await refill(log, old, end, lambda at: self._fetch(sources, place, at), place.leader_epoch):
             return False
         self.refilled += 1
         self._logs.corruptions.pop((log.topic, log.partition), None)
-        self._observer(ReplicaRefilled(str(place), old.base_offset, end, source))
+        self._observer(ReplicaRefilled(str(place), old.base_offset, end, sources[0]))
         return True
 
     async def _sealed(self, log: Log, offset: int) -> tuple[Segment, int] | None:
@@ -96,10 +98,35 @@ class Repairs:
             await asyncio.sleep(POLL_S)
         return None
 
-    async def _fetch(self, source: int, place: Place, at: int) -> Buffer:
-        sample = await self._examiner.probe.sample(source, place, at)
-        size = len(memoryview(sample.records))
-        await asyncio.sleep(size / self._settings.int("penstock.guard.scrub.bytes.per.second"))
-        if not sample.has_records:
-            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"Node {source} does not serve offset {at}.")
-        return sample.records
+    async def _fetch(self, sources: Sequence[int], place: Place, at: int) -> Buffer:
+        """Returns the batches from offset `at` on that all sources serve, except sources with a damaged batch there.
+
+        Raises KafkaError if the sources differ, or if no source has intact batches.
+        """
+        agreed: memoryview | None = None
+        for source in sources:
+            sample = await self._examiner.probe.sample(source, place, at)
+            served = memoryview(sample.records)
+            await asyncio.sleep(len(served) / self._settings.int("penstock.guard.scrub.bytes.per.second"))
+            if sample.has_records and _is_intact(served):
+                agreed = served if agreed is None else _common(agreed, served, at)
+        if agreed is None:
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"No node of {sources} serves intact records at {at}.")
+        return agreed
+
+
+def _is_intact(served: memoryview) -> bool:
+    try:
+        for _, view in iter_batches(served, allow_partial=True):
+            check_crc(view)
+    except KafkaError:
+        return False
+    return True
+
+
+def _common(first: memoryview, second: memoryview, at: int) -> memoryview:
+    """Returns the shorter of two answers. Raises KafkaError if the longer one does not begin with it."""
+    size = min(len(first), len(second))
+    if first[:size] != second[:size]:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The other replicas serve different records from offset {at} on.")
+    return first[:size]

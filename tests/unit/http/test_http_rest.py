@@ -260,9 +260,14 @@ def test_records_are_appended_read_searched_and_paged(cluster: Cluster) -> None:
 def test_records_that_unpack_to_many_bytes_are_shown_without_their_values(cluster: Cluster) -> None:
     cluster.create_topic("bombs", 1)
     with cluster.client() as client:
-        for size in (3, 40):
-            value = bytes(size * 1024 * 1024)
-            batch = build_batch([(0, None, value, ())], compression=Codec.ZSTD)
+        large = bytes(3 * 1024 * 1024)
+        contents: list[tuple[bytes, tuple[tuple[str, bytes | None], ...]]] = [
+            (large, ()),
+            (b"v", ((large.decode(), b""),)),
+            (bytes(40 * 1024 * 1024), ()),
+        ]
+        for value, headers in contents:
+            batch = build_batch([(0, None, value, headers)], compression=Codec.ZSTD)
             part = PartitionProduceData(index=0, records=batch)
             ids = {each.name: each.topic_id for each in client.list_topics()}
             data = TopicProduceData(name="bombs", topic_id=ids["bombs"], partition_data=[part])
@@ -270,8 +275,11 @@ def test_records_that_unpack_to_many_bytes_are_shown_without_their_values(cluste
             answer = client.request(ProduceRequest(acks=-1, timeout_ms=9000, topic_data=[data]), node=leader)
             assert answer.responses[0].partition_responses[0].error_code == 0
     shown = ask(cluster, "GET", "/v1/topics/bombs/records?partition=0").value
-    assert [(each["size"], each["value"]) for each in shown["records"]] == [(3 * 1024 * 1024, None)]
-    assert (shown["batches_left_out"], shown["next_offset"]) == (1, 2)
+    assert [(each["size"], each["value"], each["headers"]) for each in shown["records"]] == [(len(large), None, [])]
+    assert shown["next_offset"] == 1, "the answer is full"
+    shown = ask(cluster, "GET", "/v1/topics/bombs/records?partition=0&offset=1").value
+    assert [(each["size"], each["headers"]) for each in shown["records"]] == [(len(large) + 1, [])]
+    assert (shown["batches_left_out"], shown["next_offset"]) == (1, 3)
 
 
 def test_a_group_is_described_reset_and_deleted(cluster: Cluster) -> None:

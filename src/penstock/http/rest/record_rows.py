@@ -20,7 +20,9 @@ BATCH_MAX_BYTES = 8 * 1024 * 1024
 
 
 def record_size(record: Record) -> int:
-    return len(record.key or b"") + len(record.value or b"") + sum(len(each) for _, each in record.headers if each)
+    """Returns the bytes of the record's contents in an answer; header names count too."""
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers
 
 
 def matching_records(batch: memoryview, first: int, wanted: bytes) -> list[Record]:

@@ -20,7 +20,7 @@ ROTTEN = GOOD[:-1] + bytes([GOOD[-1] ^ 1])
 
 def fetched(served: dict[int, bytes]) -> bytes:
     async def sample(source: int, place: Any, at: int) -> Sample:
-        return Sample(source, Status.SERVED, served[source])
+        return Sample(source, Status.SERVED, served[source], high_watermark=6)
 
     examiner: Any = SimpleNamespace(probe=SimpleNamespace(sample=sample))
     settings: Any = SimpleNamespace(int=lambda name: 1 << 60)

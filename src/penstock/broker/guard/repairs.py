@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from penstock.broker.events.kinds import ReplicaRefilled
 from penstock.guard.comparison import DAMAGE
+from penstock.guard.samples import batches_of
 from penstock.log.refill import refill, segment_to_refill
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.records.batches import check_crc, iter_batches
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -71,23 +71,22 @@ class Repairs:
             self.failed += 1
             logger.warning("offset %d of %s can't be refilled from nodes %s: %s", offset, key, sources, error)
 
-    async def _refill(self, key: Key, offset: int, sources: Sequence[int]) -> bool:
+    async def _refill(self, key: Key, offset: int, sources: Sequence[int]) -> None:
         found = self._examiner.find(key)
         if found is None:
-            return False
+            return
         place, _ = found
         log = self._partitions.get_by_id(*key).log
         segment = await self._sealed(log, offset)
         if segment is None:
-            return False
+            return
         old, end = segment
         await self._logs.save_checkpoints([self._logs.dirs.of(log)])
         if not await refill(log, old, end, lambda at: self._fetch(sources, place, at), place.leader_epoch):
-            return False
+            return
         self.refilled += 1
         self._logs.corruptions.pop((log.topic, log.partition), None)
         self._observer(ReplicaRefilled(str(place), old.base_offset, end, sources[0]))
-        return True
 
     async def _sealed(self, log: Log, offset: int) -> tuple[Segment, int] | None:
         """Returns the segment to refill, once all its records are committed; None if that takes too long."""
@@ -108,20 +107,11 @@ class Repairs:
             sample = await self._examiner.probe.sample(source, place, at)
             served = memoryview(sample.records)
             await asyncio.sleep(len(served) / self._settings.int("penstock.guard.scrub.bytes.per.second"))
-            if sample.has_records and _is_intact(served):
+            if sample.has_records and all(each.intact for each in batches_of(served, sample.high_watermark)):
                 agreed = served if agreed is None else _common(agreed, served, at)
         if agreed is None:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"No node of {sources} serves intact records at {at}.")
         return agreed
-
-
-def _is_intact(served: memoryview) -> bool:
-    try:
-        for _, view in iter_batches(served, allow_partial=True):
-            check_crc(view)
-    except KafkaError:
-        return False
-    return True
 
 
 def _common(first: memoryview, second: memoryview, at: int) -> memoryview:

@@ -148,6 +148,13 @@ FOUND = [
         aimed=True,
         later_actors=True,
     ),
+    Found(
+        "a static member that joined again was taken for the owner of partitions that it had lost",
+        *(30010, "groups", 20),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
 ]
 
 

@@ -47,9 +47,20 @@ class Told:
         if answered is not None:
             answered(answer)
 
-    def heartbeat(self, who: str, epoch: int, owned: list[int], told: list[int] | None, *, node: str = "n1") -> None:
+    def heartbeat(
+        self,
+        who: str,
+        epoch: int,
+        owned: list[int],
+        told: list[int] | None,
+        *,
+        node: str = "n1",
+        joins: bool = False,
+    ) -> None:
         own = [TopicPartitions(topic_id=TOPIC, partitions=owned)]
-        request = ConsumerGroupHeartbeatRequest(group_id="g", member_id=who, member_epoch=epoch, topic_partitions=own)
+        request = ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id=who, member_epoch=0 if joins else epoch, topic_partitions=own
+        )
         answer = ConsumerGroupHeartbeatResponse(member_id=who, member_epoch=epoch)
         if told is not None:
             answer.assignment = Assignment(topic_partitions=[TopicPartitions(topic_id=TOPIC, partitions=told)])
@@ -95,6 +106,14 @@ def test_check_finds_a_partition_that_is_reassigned_before_its_release() -> None
     assert told.broken == []
     told.heartbeat("a", 2, [0], None)
     assert told.broken == ["one owner at a time"]
+
+
+def test_member_that_joins_again_after_its_session_expired_no_longer_holds_its_partitions() -> None:
+    told = Told()
+    told.heartbeat("a", 1, [], [0, 1], joins=True)
+    told.heartbeat("b", 2, [], [1], joins=True)
+    told.heartbeat("a", 3, [], [], joins=True)
+    assert told.broken == []
 
 
 def test_check_excuses_answers_of_an_old_coordinator_that_was_replaced() -> None:

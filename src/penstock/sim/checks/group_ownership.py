@@ -74,6 +74,7 @@ class _Beat(NamedTuple):
     who: str
     error_code: int
     epoch: int
+    joins: bool  # the request has no member epoch: the member starts, or starts again
     reported: set[Owned] | None  # by the member; None if the request leaves them out
     assigned: list[Owned] | None  # to the member; None if they stay the same
 
@@ -87,6 +88,7 @@ def _consumer_beat(request: ConsumerGroupHeartbeatRequest, answer: ConsumerGroup
         request.instance_id or answer.member_id or request.member_id,
         answer.error_code,
         answer.member_epoch,
+        request.member_epoch == 0,
         None if request.topic_partitions is None else set(listed(request.topic_partitions)),
         None if answer.assignment is None else listed(answer.assignment.topic_partitions),
     )
@@ -107,6 +109,7 @@ def _streams_beat(request: StreamsGroupHeartbeatRequest, answer: StreamsGroupHea
         request.member_id,
         answer.error_code,
         answer.member_epoch,
+        request.member_epoch == 0,
         None if reported is None else set(reported),
         listed(answer.active_tasks),
     )
@@ -168,7 +171,8 @@ class GroupOwnership:
             return
         before = group.held.get(who, {})
         given = _Given(began, self._now(), coordinator)
-        for partition, since in before.items():
+        # A member that joins again may have lost its partitions, without knowing it, when its session expired.
+        for partition, since in () if told.joins else before.items():
             self._still_held(told.group_id, group, who, partition, since, given)
         # A partition that the member was told to give up is its own until a request no longer reports it.
         kept = before

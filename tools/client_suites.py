@@ -3,9 +3,9 @@
     python -m tools.client_suites franz-go                       needs Go, and franz-go in its module cache or a proxy
     python -m tools.client_suites librdkafka --source DIRECTORY  needs a C compiler, and a checkout of librdkafka
 
-`--only PATTERN` selects tests. The command prints the result of each test and leaves with 1 if a test failed. The tests
-log in with SCRAM-SHA-512 and authenticate again every 10 s. Two lines of the suites are changed: see FRANZ_LOGIN and
-LIBRDKAFKA_CHANGED.
+`--only PATTERN` selects tests, `--log FILE` keeps the output of the suite. The command prints the result of each test
+and leaves with 1 if a test failed. The tests log in with SCRAM-SHA-512 and authenticate again every 10 s. Two lines of
+the suites are changed: see FRANZ_LOGIN and LIBRDKAFKA_CHANGED.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ FRANZ_RECORDS = 20_000  # of each large test; franz-go's default is 500,000
 LIBRDKAFKA_SOURCE = "PENSTOCK_LIBRDKAFKA_SOURCE"
 LIBRDKAFKA_BROKER_VERSION = "4.2.0"  # the oldest version with share groups
 LIBRDKAFKA_JOBS = 4
+LOG = "suite.log"  # in the directory of the run
 
 #: franz-go's tests that can't run here, and why.
 FRANZ_SKIPPED = {
@@ -115,7 +116,7 @@ def run_franz(program: Path, printed: Printed, *, only: str = "") -> dict[str, s
     }
     skipped = "|".join(f"^{name}$" for name in FRANZ_SKIPPED)
     options = ["-test.v", f"-test.run={only}", f"-test.skip={skipped}", f"-test.timeout={LIMIT_S:g}s"]
-    said = _run([str(program), *options], program.parent / "franz-go" / "pkg" / "kgo", env)
+    said = _run([str(program), *options], program.parent / "franz-go" / "pkg" / "kgo", env, program.parent / LOG)
     found = re.findall(r"^--- (PASS|FAIL|SKIP): (\S+)", said, re.MULTILINE)
     results = {name: result.lower() for result, name in found}
     if "panic: " in said:
@@ -156,7 +157,7 @@ def run_librdkafka(program: Path, printed: Printed, home: Path, *, only: str = "
         "LD_LIBRARY_PATH": f"{program.parents[1] / 'src'}:{program.parents[1] / 'src-cpp'}",
     }
     options = ["-L", "-K", "-E", "-Q", f"-p{LIBRDKAFKA_JOBS}"]
-    _run([str(program), *options, *([only] if only else [])], program.parent, env)
+    _run([str(program), *options, *([only] if only else [])], program.parent, env, home / LOG)
     return {name: test["state"].lower() for name, test in json.loads(report.read_text())["tests"].items()}
 
 
@@ -171,9 +172,8 @@ def _build(command: list[str], where: Path) -> str:
     return done.stdout
 
 
-def _run(command: list[str], where: Path, env: dict[str, str]) -> str:
-    """Runs a suite, keeps its output in the file suite.log, and returns the output."""
-    log = where / "suite.log"
+def _run(command: list[str], where: Path, env: dict[str, str], log: Path) -> str:
+    """Runs a suite, writes its output to the file `log`, and returns the output."""
     with log.open("w") as file:
         try:
             subprocess.run(command, cwd=where, env=env, stdout=file, stderr=file, timeout=LIMIT_S + 60, check=False)
@@ -187,9 +187,12 @@ def main() -> int:
     parser.add_argument("suite", choices=("franz-go", "librdkafka"))
     parser.add_argument("--source", type=Path, help="a checkout of librdkafka")
     parser.add_argument("--only", default="", help="tests to run: a regular expression, for librdkafka part of a name")
+    parser.add_argument("--log", type=Path, help="a file for the output of the suite")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="penstock-suite-") as made:
         results = run(args.suite, Path(made), source=args.source, only=args.only)
+        if args.log is not None:
+            shutil.copyfile(Path(made) / LOG, args.log)
     for name, result in sorted(results.items()):
         print(f"{result:8} {name}")
     return 1 if failures(results) else 0

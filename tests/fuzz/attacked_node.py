@@ -92,7 +92,7 @@ def node_in(place: Path) -> Node:
         "ssl.keystore.location": str(certificate(place)),
         "connection.failed.authentication.delay.ms": "20",
     }
-    node = make_node(local_settings("/data", overrides=overrides), MemoryDisk(), seed=1)
+    node = make_node(local_settings("/data", port=0, overrides=overrides), MemoryDisk(), seed=1)
     texts = [f"SCRAM-SHA-{size}=[name=ann,password=d]" for size in (256, 512)]
     format_if_new(node, tuple(parse_scram_user(text, random.Random(1).randbytes) for text in texts))
     return node

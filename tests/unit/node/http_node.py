@@ -92,7 +92,7 @@ class Http:
 
 def with_node(scenario: Callable[[Node], Awaitable[None]], settings: dict[str, str]) -> None:
     async def main() -> None:
-        node = make_node(local_settings("/data", overrides=settings), MemoryDisk(), seed=1)
+        node = make_node(local_settings("/data", port=0, overrides=settings), MemoryDisk(), seed=1)
         format_if_new(node)
         await node.start()
         try:

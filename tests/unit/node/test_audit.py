@@ -58,7 +58,7 @@ def lines_of(tmp_path: Path, scenario: Callable[[Node, int], Awaitable[None]], *
 
     async def main() -> None:
         own = {**SECURED, **settings, "penstock.audit.file": str(path)}
-        node = make_node(local_settings("/data", overrides=own), MemoryDisk(), seed=1)
+        node = make_node(local_settings("/data", port=0, overrides=own), MemoryDisk(), seed=1)
         format_if_new(node)
         await node.start()
         await scenario(node, int(node.bootstrap.rpartition(":")[2]))

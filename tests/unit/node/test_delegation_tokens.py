@@ -62,7 +62,7 @@ IMAGE = MetadataImage(features={"metadata.version": 25})
 def with_node(scenario: Callable[[Node, int], Awaitable[None]], **changes: str) -> None:
     async def main() -> None:
         own = {**SECURED, **{name.replace("_", "."): value for name, value in changes.items()}}
-        settings = local_settings("/data", overrides={name: value for name, value in own.items() if value})
+        settings = local_settings("/data", port=0, overrides={name: value for name, value in own.items() if value})
         node = make_node(settings, MemoryDisk(), seed=1)
         format_if_new(node)
         await node.start()

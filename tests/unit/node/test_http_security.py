@@ -211,7 +211,7 @@ def test_properties_can_give_http_its_own_users_or_no_users() -> None:
 )
 def test_node_refuses_to_start_with_invalid_http_settings(properties: dict[str, str], message: str) -> None:
     with pytest.raises(ListenerError, match=message):
-        make_node(local_settings("/data", overrides={**PLAINTEXT, **properties}), MemoryDisk(), seed=1)
+        make_node(local_settings("/data", port=0, overrides={**PLAINTEXT, **properties}), MemoryDisk(), seed=1)
 
 
 def test_the_logins_of_one_host_that_are_checked_at_a_time_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ def keys_url(issuer: TokenIssuer, tmp_path: Path) -> str:
 def with_node(scenario: Callable[[Node, int], Awaitable[None]], url: str, **more: str) -> None:
     async def main() -> None:
         overrides = {**SECURED, URL: url, **{name.replace("_", "."): value for name, value in more.items()}}
-        node = make_node(local_settings("/data", overrides=overrides), MemoryDisk(), seed=1)
+        node = make_node(local_settings("/data", port=0, overrides=overrides), MemoryDisk(), seed=1)
         format_if_new(node)
         await node.start()
         try:
@@ -234,7 +234,7 @@ def test_node_refuses_settings_of_oauthbearer_that_can_not_work(
     keys_url: str, overrides: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(ListenerError, match=reason):
-        make_node(local_settings("/data", overrides={**SECURED, URL: keys_url, **overrides}), MemoryDisk())
+        make_node(local_settings("/data", port=0, overrides={**SECURED, URL: keys_url, **overrides}), MemoryDisk())
 
 
 def test_node_with_oauthbearer_but_without_the_extra_oauth_refuses_to_start_and_names_the_extra(
@@ -243,7 +243,7 @@ def test_node_with_oauthbearer_but_without_the_extra_oauth_refuses_to_start_and_
     monkeypatch.setitem(sys.modules, "joserfc", None)
     monkeypatch.delitem(sys.modules, "penstock.security.token_signatures", raising=False)
     with pytest.raises(ListenerError, match=r"^listener SASL_PLAINTEXT: OAUTHBEARER needs .*'penstock\[oauth\]'.*\.$"):
-        make_node(local_settings("/data", overrides={**SECURED, URL: keys_url}), MemoryDisk())
+        make_node(local_settings("/data", port=0, overrides={**SECURED, URL: keys_url}), MemoryDisk())
 
 
 @pytest.mark.parametrize("content", [None, "{}", "x" * (oauth_listener.MAX_KEY_SET_BYTES + 1)])
@@ -337,7 +337,7 @@ def test_nodes_log_in_to_each_other_with_tokens(issuer: TokenIssuer, keys_url: s
     (tmp_path / "token").write_text(issuer.token("node"))
     more = {ENDPOINT: (tmp_path / "token").as_uri(), "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER"}
     overrides = {**SECURED, URL: keys_url, **more, "sasl.enabled.mechanisms": "OAUTHBEARER"}
-    node = make_node(local_settings("/data", overrides=overrides), MemoryDisk())
+    node = make_node(local_settings("/data", port=0, overrides=overrides), MemoryDisk())
     login = node._peers[0].credentials.login
     assert isinstance(login, TokenLogin)
     assert login.source() == (tmp_path / "token").read_text()

@@ -310,7 +310,7 @@ def test_pipelined_request_after_a_failed_reauthentication_is_not_served() -> No
 def test_node_refuses_to_start_with_an_incomplete_security_configuration_of_a_listener(
     overrides: dict[str, str], reason: str
 ) -> None:
-    settings = local_settings("/data", overrides={**SECURED, **overrides})
+    settings = local_settings("/data", port=0, overrides={**SECURED, **overrides})
     with pytest.raises((ListenerError, ConfigError), match=reason) as refused:
         make_node(settings, MemoryDisk())
     assert "secret" not in str(refused.value)

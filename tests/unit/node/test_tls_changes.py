@@ -31,7 +31,7 @@ PREFIX = "listener.name.ssl."
 def with_node(scenario: Callable[[Node, int], Awaitable[None]], properties: dict[str, str]) -> None:
     async def main() -> None:
         secured = {"listeners": "SSL://127.0.0.1:0", "inter.broker.listener.name": "SSL", **properties}
-        node = make_node(local_settings("/data", overrides=secured), MemoryDisk(), seed=1)
+        node = make_node(local_settings("/data", port=0, overrides=secured), MemoryDisk(), seed=1)
         format_if_new(node)
         await node.start()
         try:

@@ -65,7 +65,9 @@ def explore(model: Model[S], *, most_states: int = 1_000_000) -> Explored:
                 came_from[after] = (state, text)
                 waiting.append((after, depth + 1))
         if len(came_from) > most_states:
-            raise TooManyStatesError(f"more than {most_states:,} states after {depth} steps")
+            raise TooManyStatesError(
+                f"the model has more than {most_states:,} states after {depth} steps: choose smaller bounds"
+            )
     return Explored(len(came_from), steps, depth, time.process_time() - began)
 
 

@@ -217,7 +217,7 @@ def _settle(cluster: Cluster) -> None:
         if not cluster.network:
             return
         _arrive(cluster, 0)
-    raise AssertionError("the quorum does not settle")
+    raise AssertionError("after 1,000 deliveries there are still requests in flight")
 
 
 def _is_request(message: Message) -> bool:

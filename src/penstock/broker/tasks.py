@@ -1,4 +1,4 @@
-"""Keeps the background tasks of one owner, which cancels them when it stops."""
+"""Keeps the background tasks of one object, and cancels them when the object is closed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Tasks:
             logger.error("%s failed", task.get_name(), exc_info=task.exception())
 
     def cancel(self) -> None:
-        """Cancels all tasks of this owner, except the task that calls this method."""
+        """Cancels all tasks, except the task that calls this method."""
         for task in list(self._running):
             if task is not asyncio.current_task():
                 task.cancel()
@@ -46,7 +46,7 @@ class Tasks:
 
 
 class RepeatedRequest:
-    """Sends waiting items in a task, request after request, with longer and longer pauses after failures.
+    """Sends waiting items in a background task, request by request, with longer and longer pauses after failures.
 
     `is_waiting` returns True while items wait; `send` sends one request and returns False if it failed.
     """

@@ -157,7 +157,7 @@ def test_heartbeats_continue_after_an_unexpected_error(caplog: pytest.LogCapture
             beats.append(request)
             assert timeout_ms <= 4500  # half of a session, so that a lost heartbeat can be sent again
             if len(beats) == 1:
-                raise ValueError("nobody has thought of this")
+                raise ValueError("an unexpected error")
             return BrokerHeartbeatResponse()
 
         lifecycle = alive(ask)

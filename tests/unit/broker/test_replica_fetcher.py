@@ -86,7 +86,7 @@ def test_partition_that_cannot_start_following_does_not_stop_other_partitions(
 
     def broken(self: FollowedPartition, *arguments: Any) -> tuple[int, bool]:
         if self.partition.index == 0:
-            raise ValueError("nobody has thought of this")
+            raise ValueError("an unexpected error")
         return append(self, *arguments)
 
     monkeypatch.setattr(FollowedPartition, "append", broken)
@@ -179,7 +179,7 @@ def test_an_isr_change_is_requested_again_after_an_unexpected_error() -> None:
         async def broken(request: Any) -> Any:
             tries.append(request)
             if len(tries) == 1:
-                raise ValueError("nobody has thought of this")
+                raise ValueError("an unexpected error")
             return await alter(request)
 
         cluster.alter_partition = broken  # type: ignore[method-assign]
@@ -258,7 +258,7 @@ def test_parked_fetch_that_fails_ends_without_affecting_other_parked_fetches(mon
         await asyncio.sleep(1)
 
         def broken(*_: Any, **__: Any) -> None:
-            raise ValueError("nobody has thought of this")
+            raise ValueError("an unexpected error")
 
         monkeypatch.setattr(Log, "read", broken)
         cluster.change(leader=-1)  # wakes the fetch while the image is being applied

@@ -109,8 +109,8 @@ class TopicCreator:
     async def create_missing(self, ctx: RequestContext, names: Iterable[str]) -> tuple[dict[str, KafkaError], int]:
         """Creates topics for a client. Returns the errors by topic name, and the throttle time.
 
-        The controller acts for the client's principal: its mutation quota counts on the controller, over all brokers.
-        It is not an error if another request creates a topic first.
+        The request is forwarded with the client's principal, so that the controller counts it against this client's
+        mutation quota. It is not an error if another request creates a topic first.
         """
         topics = [topic_to_create(self._settings, name) for name in dict.fromkeys(names)]
         request = CreateTopicsRequest(topics=topics)
@@ -126,7 +126,7 @@ class TopicCreator:
         return await self._refused(topics, await self._channel.ask(CreateTopicsRequest(topics=topics)))
 
     async def _refused(self, topics: list[CreatableTopic], reply: CreateTopicsResponse) -> dict[str, KafkaError]:
-        """Returns the errors in the reply. Waits first until this node's image has the created topics."""
+        """Waits until this node's image has the created topics, then returns the errors in the reply by topic name."""
         refused = {
             result.name: KafkaError(ErrorCode(result.error_code), result.error_message)
             for result in reply.topics
@@ -138,7 +138,7 @@ class TopicCreator:
         return refused
 
     async def ensure(self, name: str, configs: Mapping[str, str] | None = None) -> TopicImage:
-        """Returns the topic. If it doesn't exist, creates it first, with the given configs if there are any."""
+        """Returns the topic. Creates a missing topic first, with the given configs or with the defaults."""
         found = self._metadata.image.topics.get(name)
         if found is None:
             new = topic_to_create(self._settings, name) if configs is None else _topic(name, -1, -1, configs)

@@ -1,8 +1,8 @@
 """Implements the active controller: registers brokers, tracks their heartbeats, fences dead brokers, elects leaders.
 
-A dead broker is detected in two ways. A process that ends closes its connections: when the connection that carries the
-broker's heartbeats closes and the broker's listener refuses a new connection, the broker is fenced at once. A broker
-whose machine sends nothing more is fenced when its session times out. A new active controller probes every broker's
+A dead broker is detected in two ways. If the process ends, its connections close: the connection with the broker's
+heartbeats is lost, the broker's listener refuses a new connection, and the broker is fenced at once. If the machine or
+the network fails, the broker is fenced when its session times out. A new active controller probes every broker's
 listener and starts a new session for each broker.
 
 Every decision is a pure function in `penstock.metadata.controller`; this module adds times, connections and timers.
@@ -249,9 +249,9 @@ class Controller:
     # --- failure detection ------------------------------------------------------------------------------
 
     def _watch(self, broker_id: int, epoch: int, connection: RequestConnection) -> None:
-        """Watches the connection that carries the broker's heartbeats.
+        """Watches the connection on which the broker sends heartbeats.
 
-        When this connection closes, suspects the broker.
+        When this connection closes, the broker is suspected.
         """
         watched = self._watched.get(broker_id)
         if watched is not None and watched == (connection, epoch):
@@ -388,7 +388,7 @@ class Controller:
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
         """Adds the fencings in the new image to the list of failovers, and emits events for the changes in the image.
 
-        If a config change now allows unclean elections, holds them at once.
+        Starts unclean elections at once if a config change may have allowed them.
         """
         self.failovers.apply(new)
         if not self.active:
@@ -407,7 +407,8 @@ class Controller:
     async def _decide(self, decide: Callable[[MetadataImage], Decision[Any]]) -> Any:
         """Submits a decision and returns its reply; None if the decision was not committed.
 
-        For example, another node may have become the active controller. That node then makes its own decisions.
+        A decision is not committed if, for example, another node has become the active controller. The new controller
+        then makes its own decisions.
         """
         try:
             return await self._metadata.submit(decide)

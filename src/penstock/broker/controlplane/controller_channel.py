@@ -54,7 +54,7 @@ class ControllerChannel:
         local: ActiveController,
         credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
-        """Sends requests to `local` while `metadata` says that this node is the active controller."""
+        """Creates the channel. It calls `local` while this node is the active controller according to `metadata`."""
         self._links = Links(network, f"broker-{node_id}-to-controller", credentials=credentials)
         self._metadata = metadata
         self._local = local
@@ -62,7 +62,7 @@ class ControllerChannel:
     def controller_changed(self, node_id: int) -> None:
         """Closes the connections to all nodes except the new controller.
 
-        If the previous controller hangs, requests to it now fail at once, and are sent to the new controller.
+        So requests to a previous controller that hangs fail at once, and are sent again to the new controller.
         """
         self._links.keep_only(node_id)
 

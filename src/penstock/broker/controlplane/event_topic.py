@@ -2,8 +2,8 @@
 
 Each node appends its own events. The key of an event is the node's id and a slot number. A node has SLOTS slot numbers
 and uses them in turn, so compaction keeps the last SLOTS events of each node. The topic stays small, although its
-records have no retention time. A cluster of one broker has no such topic: its node has the same events in memory and in
-the lines that it logs.
+records have no retention time. A cluster of one broker has no such topic: its node keeps the events in memory and logs
+them.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class EventTopic:
         return bool(self._waiting) and not self._requests.closed and len(self._metadata.image.brokers) > 1
 
     async def _write(self) -> bool:
-        """Appends the oldest waiting events as one batch. Returns False if they must wait for another attempt."""
+        """Appends the oldest waiting events as one batch. Returns False if the append failed and has to be repeated."""
         entries = [self._waiting[index] for index in range(min(BATCH, len(self._waiting)))]
         try:
             await self._append(entries)
@@ -195,9 +195,8 @@ def last_slot(node_id: int, keys: Iterable[bytes | None]) -> int:
 
 
 def _key(entry: Entry, last_slot_before: int) -> bytes:
-    """Returns the key of an event.
+    """Returns the key of an event: the node's id and a slot number.
 
-    The first slot of this process comes after `last_slot_before`, the last slot that an earlier process of the node
-    used.
+    `last_slot_before` is the last slot number that the node used before this process started.
     """
     return f"{entry.node_id}/{(last_slot_before + entry.number) % SLOTS}".encode()

@@ -39,7 +39,7 @@ class Failover:
 
 
 class Detection(NamedTuple):
-    """Holds how and when this controller detected that a broker failed, and the time of the broker's last heartbeat."""
+    """Holds how and when this controller detected a broker's failure, and the time of the broker's last heartbeat."""
 
     how: str
     detected_ms: int
@@ -74,7 +74,7 @@ class Failovers:
         self._detected[broker_id, epoch] = detection
 
     def ended(self, broker_id: int, epoch: int) -> None:
-        """Counts a failure if the fencing that this controller decided was not committed."""
+        """Counts a failed failover if this controller decided to fence the broker and the fencing was not committed."""
         if self._detected.pop((broker_id, epoch), None) is not None:
             self.failed += 1
 
@@ -109,6 +109,7 @@ class Failovers:
             self._observer(NetworkPartitionSuspected(reason, (broker_id,)))
 
     def note(self, event: NodeEvent) -> None:
-        """Counts the elections for partitions whose leader is fenced in the current image."""
+        """Counts the partitions whose leader the current image fences, by outcome: new leader elected, or
+        leaderless."""
         if isinstance(event, LeaderElected) and event.old_leader in self._fenced:
             self.partitions["leaderless" if event.new_leader < 0 else "elected"] += event.count

@@ -125,8 +125,8 @@ class Lifecycle:
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
         """Wakes the tasks that wait for a change of the image.
 
-        If another broker begins to shut down, this broker sends a heartbeat at once: the shutdown waits until the
-        heartbeats of all brokers show that they have applied the change.
+        If another broker begins to shut down, this broker sends a heartbeat at once. The other broker may stop only
+        when the heartbeats of all brokers show that they have applied this change.
         """
         self._image_changed.set()
         if new.brokers is not old.brokers and _shutting_down(new) - _shutting_down(old):
@@ -158,10 +158,7 @@ class Lifecycle:
         return broker is not None and broker.epoch == self.broker_epoch and not broker.fenced
 
     async def sees(self, condition: Callable[[MetadataImage], bool], limit_s: float) -> bool:
-        """Waits until the condition holds for this node's image.
-
-        Returns False if it does not hold within `limit_s` seconds.
-        """
+        """Waits until the condition is true for this node's image. Returns False after `limit_s` seconds."""
         try:
             async with asyncio.timeout(limit_s):
                 await self._until(condition)
@@ -177,9 +174,10 @@ class Lifecycle:
     async def _register_broker(self, began_s: float) -> None:
         """Registers this broker.
 
-        Waits for a controller without limit, and retries a refused registration for a limited time. The incarnation id
-        is stored before the first attempt. If the process dies before the response arrives, the next process registers
-        with the same incarnation id. So the controller does not mistake the dead process for another running broker.
+        Waits for a controller without a time limit. Retries a refused registration for a limited time. The incarnation
+        id is stored before the first attempt. If the process dies before the response arrives, the next process
+        registers with the same incarnation id. So the controller does not mistake the dead process for another running
+        broker.
         """
         me = self.identity
         self._note_incarnation(

@@ -56,7 +56,7 @@ Listener = Callable[[MetadataImage, MetadataImage], None]
 class QuorumView:
     """Holds the content of a DescribeQuorum response. Only a leader knows the replicas' progress.
 
-    Times are wall clock.
+    Times are wall-clock times.
     """
 
     leader_id: int
@@ -137,7 +137,9 @@ class MetadataLog:
         keep_credentials: bool = False,
         on_stored: Callable[[MetadataImage], None] | None = None,
     ) -> None:
-        """Loads the newest snapshot and starts the quorum, which delivers later records as they are committed.
+        """Loads the newest snapshot and starts the quorum.
+
+        The quorum then delivers later records as they are committed.
 
         An empty log gets its first records from the quorum's first leader. Set `keep_credentials` if controllers log in
         with SCRAM: see `credentials_for_controllers`. Before the quorum starts, `on_stored` gets the image of this
@@ -265,7 +267,10 @@ class MetadataLog:
         self._controller.append(listener)
 
     def active_controller(self) -> tuple[int, tuple[str, int] | None]:
-        """Returns the active controller's id (-1 if unknown) and address (None if unknown or if it is this node)."""
+        """Returns the active controller's id and address.
+
+        The id is -1 if unknown. The address is None if unknown, or if this node is the active controller.
+        """
         return self._quorum.leader_id, self._quorum.address_of(self._quorum.leader_id)
 
     @property

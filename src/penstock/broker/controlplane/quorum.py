@@ -1,9 +1,9 @@
 """Drives the metadata quorum: passes events to `raft` and carries out the effects on disk and network.
 
-Steps run one at a time on the event loop: `raft` takes one event, its effects are carried out in order, then the next
-event follows. A vote is written synchronously, because it must be on disk before any later effect runs. The log is
-flushed in a thread, and all waiting appends share one flush. Each request to a peer runs in a task. Fetches use a
-separate connection, because the leader parks them.
+The event loop handles one event at a time: `raft` takes the event and returns effects, and the effects are carried out
+in order before the next event. A vote is written synchronously, because it must be on disk before any later effect
+runs. The log is flushed in a thread, and all waiting appends share one flush. Each request to a peer runs in a task.
+Fetches use a separate connection, because the leader parks them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,10 @@ HAND_OVER_SECONDS = 2.0
 
 
 class QuorumListener(Protocol):
-    """Receives committed records and changes of role. The quorum calls it between steps, in the order of the log."""
+    """Receives committed records and changes of role, in the order of the log.
+
+    The quorum calls it after an event is handled, before the next event.
+    """
 
     def role_changed(self, role: str, epoch: int, leader_id: int) -> None: ...
 
@@ -218,7 +221,7 @@ class Quorum:
         self.step(SnapshotTaken(snapshot, start_offset))
 
     async def answer(self, message: Any, listener: str | None = None) -> Any:
-        """Answers a request of a peer or a client. `listener` names the listener over which the request came.
+        """Answers a request of a peer or a client. `listener` is the name of the listener that received the request.
 
         Raises KafkaError if the request is for another cluster, or if this node has left the quorum.
         """
@@ -273,7 +276,7 @@ class Quorum:
         self._set_timer()
 
     def _notify(self) -> None:
-        """Calls the listener after the current step, not inside it, because the listener may start further steps."""
+        """Calls the listener after the current event is handled, because the listener may cause further events."""
         while self._notifications and not self._stepping:
             try:
                 self._notifications.popleft()()
@@ -283,8 +286,7 @@ class Quorum:
     def _set_timer(self) -> None:
         """Sets the timer to the next deadline of `raft`, unless the timer already fires earlier.
 
-        Most raft steps only postpone the deadline. The timer is not moved for them: it fires early and is then set
-        again.
+        Most events only postpone the deadline. The timer is not moved for them: it fires early and is then set again.
         """
         deadline_ms = self._raft.deadline()
         if deadline_ms >= NEVER or self._failure is not None or self._closed:

@@ -63,9 +63,9 @@ class QuorumPeers:
     async def ask(self, node_id: int, voters: VoterSet, request: Request) -> tuple[Answer, bool]:
         """Sends the request to the peer. Returns the response, and True if the peer's address is confirmed.
 
-        An address is confirmed if the configuration or the voter set in the log has it, not only another peer's
-        response. Raises KafkaError: NETWORK_EXCEPTION if the peer can't be reached, other codes if the peer refuses the
-        request.
+        An address is confirmed if it is in the configuration or in the voter set of the log. An address that was only
+        learned from another peer's response is not confirmed. Raises KafkaError: NETWORK_EXCEPTION if the peer can't be
+        reached, other codes if the peer refuses the request.
         """
         link = (node_id, FETCHES if isinstance(request, Fetch) else OTHERS)
         try:

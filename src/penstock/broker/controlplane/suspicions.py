@@ -1,7 +1,7 @@
-"""Keeps the suspicions of this broker's guard, and sends them to the controller with the heartbeats.
+"""Keeps this broker's suspicions (replicas with records that may be damaged or wrong) for its heartbeats.
 
-A suspicion is sent again and again for a while: a new active controller examines it too, and a replica that stays wrong
-is counted again.
+Each suspicion is sent every RESEND_S seconds, so that a new active controller also gets it, and so that the controller
+examines the replica several times. A suspicion that the broker does not renew is dropped after KEEP_S seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Suspicions:
         self._entries: dict[tuple[int, bytes, int, int], _Entry] = {}
 
     def add(self, accused: int, topic_id: bytes, partition: int, offset: int) -> bool:
-        """Adds a suspicion, or extends the time of an equal suspicion. Returns True if the suspicion is new."""
+        """Adds a suspicion, or renews an equal suspicion. Returns True if the suspicion is new."""
         key = (accused, topic_id, partition, offset)
         known = self._entries.get(key)
         if known is not None:
@@ -44,8 +44,7 @@ class Suspicions:
         return True
 
     def due(self) -> list[Suspicion]:
-        """Returns the suspicions for the next heartbeat, and forgets suspicions that were not added again for a
-        while."""
+        """Returns the suspicions for the next heartbeat. Drops suspicions that were not renewed for KEEP_S seconds."""
         now = self._now_s()
         self._entries = {key: each for key, each in self._entries.items() if now - each.made_at < KEEP_S}
         waiting = [each for each in self._entries.values() if now - each.sent_at >= RESEND_S]

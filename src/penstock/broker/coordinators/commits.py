@@ -64,7 +64,7 @@ class Commits:
         failed: Callable[[KafkaError], None],
         timeout_s: float,
     ) -> None:
-        """Calls `settle` for each decision when it is committed. Calls `failed` if decisions can't be committed."""
+        """Creates the queue. It calls `settle` with each committed decision, and `failed` if a commit fails."""
         self._partition = partition
         self._settle = settle
         self._failed = failed

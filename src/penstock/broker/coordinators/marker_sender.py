@@ -1,10 +1,10 @@
 """Sends the markers of decided transactions to the leaders of their partitions, and retries until all are committed.
 
 Markers for partitions that this node leads are written at once. Another leader gets one request at a time, with all
-markers that were queued for it meanwhile. A partition is done when its marker is committed there. If a new leader lacks
-the marker, the sender sends it again. The sender gives a transaction up if a partition knows a newer coordinator epoch,
-or if the transaction's coordinator on this node has closed: the next coordinator reads the unfinished transactions from
-its log.
+markers that were queued for it meanwhile. A partition is done when its marker is committed. If a new leader of the
+partition lacks the marker, the sender sends the marker again. The sender drops a transaction if a partition knows a
+newer coordinator epoch, or if the transaction's coordinator on this node has closed. The next coordinator then reads
+the unfinished transaction from its log.
 """
 
 from __future__ import annotations

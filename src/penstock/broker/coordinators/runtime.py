@@ -5,10 +5,11 @@
     append                                        all decisions of one pass of the event loop in one batch
     reply                                         when the high watermark has passed the last record
 
-The state may be ahead of the log until the end of the pass, and ahead of the high watermark for longer. But no reply
-shows uncommitted state: if an append fails, the coordinator drops its state, and the waiting clients get an error that
-makes them find the coordinator again. Loading calls `apply` for every record of the log. Replies and effects that
-depend on loaded records also wait until the high watermark of this epoch has passed these records.
+Until the end of the pass, the state has changes that are not in the log yet. Until the high watermark moves, it has
+changes that are not committed yet. But no reply shows uncommitted state: if an append fails, the coordinator drops its
+state, and the waiting clients get an error, after which they look for the coordinator again. Loading calls `apply` for
+every record of the log. Replies and effects that depend on loaded records also wait until the high watermark of this
+epoch has passed these records.
 
 A coordinator belongs to one leader epoch and checks it at every append: after it has lost its partition it writes
 nothing. The next epoch gets a new coordinator, which loads from the log.
@@ -55,7 +56,7 @@ class Phase(Enum):
 
 
 class Coordinator(Generic[M]):
-    """Runs one state machine on the partition that holds its records. `perform` carries out the decisions' effects."""
+    """Runs one state machine. The partition's log has its records, and `perform` carries out its effects."""
 
     def __init__(
         self,
@@ -145,10 +146,7 @@ class Coordinator(Generic[M]):
         self._flush()
 
     def _has_uncommitted(self) -> bool:
-        """Returns True if some decisions are not committed yet.
-
-        A new decision may depend on the state that they changed.
-        """
+        """Returns True if some decisions are not committed yet. A new decision may depend on their changes."""
         return bool(self._unappended or self._commits)
 
     def _take(self, turn: Turn, result: Any, future: asyncio.Future[Any] | None) -> None:

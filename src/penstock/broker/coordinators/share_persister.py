@@ -97,9 +97,9 @@ class SharePersister:
         return await self._call(key, decide, request, found)
 
     async def write(self, key: ShareKey, wanted: Write, still: Callable[[], bool] = lambda: True) -> None:
-        """Writes changes of a state. Repeats a failed request only while `still` returns True.
+        """Writes changes of a share partition's state. Repeats a failed request only while `still` returns True.
 
-        `still` returns False after the caller has dropped its state. A late write of the dropped state must not change
+        `still` returns False after the caller has dropped its state. So a late write of the dropped state can't change
         a newer state of the same share partition.
         """
 

@@ -35,7 +35,7 @@ T = TypeVar("T", bound=Turn)
 
 
 class Machine(Protocol[T]):
-    """The interface of a coordinator's state machine, which does no I/O. `groups.shard` implements it."""
+    """Defines the interface of a coordinator's state machine, such as `groups.shard`. It does no I/O."""
 
     #: True if a record may update the state that earlier records of its key made: a load then applies every record.
     incremental: bool

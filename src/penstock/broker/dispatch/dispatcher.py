@@ -2,8 +2,9 @@
 
 A frame that can't be decoded closes its connection, and the reason is logged. If a handler raises an unexpected
 exception, the stack trace is logged and the client gets the API's response with UNKNOWN_SERVER_ERROR. A handler that
-need not wait returns its response directly, so that no task or future is created; any other handler returns a `Later`
-of its response. The dispatcher itself also returns either the reply or a `Later` of the reply.
+need not wait returns its response directly, so that no task or future is created. Any other handler returns a `Later`,
+an object that makes the response when a future or coroutine is done. The dispatcher also returns the reply or a `Later`
+of it.
 """
 
 from __future__ import annotations
@@ -58,8 +59,10 @@ MAX_HEADER_TAGS = 100
 
 @dataclass(slots=True)
 class Route:
-    """Holds the handler of one API and version. `left` and `until` count its requests, and choose the requests to
-    time."""
+    """Holds the handler and codecs of one API version.
+
+    `left`, `until` and `gap` count its requests and choose which requests are timed: see `Countdown`.
+    """
 
     left: int
     until: int

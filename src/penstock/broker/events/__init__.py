@@ -1,9 +1,9 @@
 """Defines the typed events of a node. The code that causes an event emits it once, to all observers of the node.
 
 The composition root chooses the observers: the logger (`log_event`), the history (`broker.events.history`), and
-observers that the caller of `Node` passes (the simulator's checks). No code parses log lines. An observer runs inside
-the step that emitted the event: it must return at once and must not raise. Nothing is emitted on the produce and fetch
-path.
+observers that the caller of `Node` passes (the simulator's checks). No code parses log lines. An observer is called by
+the code that emits the event: it must return at once and must not raise an exception. Nothing is emitted on the produce
+and fetch path.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class FetchPolicy:
         return ctx.listener_name == self._inter_broker_listener and (ctx.client_id or "").startswith("broker-")
 
     def _refusal(self, replica_id: int, broker_epoch: int, listener: str) -> KafkaError | None:
-        """Returns why the Fetch is not accepted as a follower's; None if it is accepted.
+        """Returns why this Fetch is not accepted as the Fetch of a follower; None if it is accepted.
 
         The leader counts records below a follower's fetch offset as replicated, so no other process may fetch with a
         broker's id. With an authorizer, the follower needs CLUSTER_ACTION, as in Kafka, and may use any listener.

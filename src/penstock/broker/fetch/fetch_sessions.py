@@ -3,7 +3,7 @@
 A session has an id, an epoch, and partitions in fetch order. A request with epoch 0 opens a session; -1 closes the
 session, or fetches without a session; any other epoch must be the session's next epoch. After a lost or repeated
 request the client gets INVALID_FETCH_SESSION_EPOCH and opens a new session. Partitions that returned data move to the
-back of the order, so that a busy partition can't starve the rest.
+back of the order, so that a busy partition does not keep the other partitions from being read.
 
 The cache has a maximum of sessions and of partitions. A full cache evicts the least recently used sessions that were
 idle for `EVICTION_MS`. If all sessions were used more recently, the client gets no session.

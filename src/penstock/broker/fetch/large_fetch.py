@@ -34,7 +34,8 @@ class LargeFetching:
     async def locate(self, max_wait_ms: int) -> list[PartitionRead]:
         """Locates the records for the response, and returns a `PartitionRead` for each partition.
 
-        If they have fewer bytes than the request's minimum, parks the fetch and locates them again after the wait.
+        If the located records have fewer bytes than the request's minimum, parks the fetch and locates records again
+        after the wait.
         """
         try:
             reads, waits = await self._pass(waits=max_wait_ms > 0)

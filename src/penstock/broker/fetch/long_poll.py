@@ -1,9 +1,9 @@
-"""Serves a Fetch: reads its partitions once; if there are too few bytes, parks the fetch and reads them a second time.
+"""Serves a Fetch: looks for records in its partitions and, if there are too few bytes, parks and looks again.
 
-The two passes only locate records (segment, position, size). The bytes are read once, when the response is certain to
-be sent: on the event loop if they are few and in the page cache, otherwise in a thread. Consumers read up to the high
-watermark (or the last stable offset) and park until it moves. Followers read up to the end of the log and park until it
-moves; their fetch offsets advance the high watermark before they get their responses.
+Both searches only locate records (segment, position, size). The bytes are read once, when the response is certain to be
+sent: on the event loop if they are few and in the page cache, otherwise in a thread. Consumers read up to the high
+watermark or the last stable offset, and park until that offset moves. Followers read up to the end of the log, and park
+until records are appended. A follower's fetch offset advances the high watermark before the follower gets its response.
 """
 
 from __future__ import annotations

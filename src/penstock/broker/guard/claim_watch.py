@@ -1,8 +1,8 @@
 """Checks, at an interval, the roles and epochs that other replicas of this node's partitions claim.
 
-Each check sends one request to every other broker, about some of the partitions that the broker shares with this node;
-the next check continues with further partitions. The partitions that this node leads are also checked for followers
-whose fetch offset went back.
+Each check sends one request to every other broker. The request asks about some of the partitions that have replicas on
+both nodes; the next check continues with further partitions. The partitions that this node leads are also checked for
+followers whose fetch offset went back.
 """
 
 from __future__ import annotations
@@ -92,6 +92,6 @@ class ClaimWatch:
 
 
 async def yield_now_and_then(number: int) -> None:
-    """Lets other work run after every SLICE partitions."""
+    """Lets other tasks run after every SLICE partitions. `number` is the index of the current partition."""
     if number % SLICE == SLICE - 1:
         await asyncio.sleep(0)

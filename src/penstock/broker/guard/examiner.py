@@ -1,7 +1,7 @@
-"""Examines a partition from one offset on: asks its in-sync replicas for samples and claims, and judges them.
+"""Examines a partition: compares the records that its in-sync replicas serve, and the roles that they claim.
 
-An election, a truncation or a late image can make honest replicas differ for a moment. So a finding is reported only if
-a second examination, CONFIRM_S later and in the same leader epoch, has the same finding.
+An election, a truncation or a late image can make correct replicas differ for a moment. So a finding is reported only
+if a second examination has the same finding, CONFIRM_S seconds later and in the same leader epoch.
 """
 
 from __future__ import annotations
@@ -68,8 +68,10 @@ class Examiner:
         return self._settings.log_config(self._image(), topic).compact
 
     async def examine(self, key: Key, offset: int, nodes: Iterable[int] = ()) -> Examination | None:
-        """Examines the in-sync replicas, or only the replicas on `nodes`. Returns None if the partition no longer
-        exists."""
+        """Examines the in-sync replicas, or only the replicas on `nodes`.
+
+        Returns None if the partition has no leader or no longer exists.
+        """
         found = self.find(key)
         if found is None:
             return None
@@ -83,7 +85,7 @@ class Examiner:
         return Examination(comparison, (*comparison.findings, *await self._claims(place, partition, samples)), size)
 
     async def confirmed(self, key: Key, offset: int, nodes: Iterable[int] = ()) -> Examination | None:
-        """Examines the partition, and a second time if there is a finding.
+        """Examines the partition. If there is a finding, examines the partition a second time.
 
         Returns only findings that both examinations have.
         """
@@ -107,10 +109,10 @@ class Examiner:
         return Examination(comparison, kept, size)
 
     async def _find_lacking(self, place: Place, samples: list[Sample]) -> list[Sample]:
-        """Asks the replicas that do not have the offset once more, now for the high watermark of the other replicas.
+        """Marks the replicas that lack committed records, among the replicas that do not have the examined offset.
 
-        A replica that has the high watermark has deleted the older records; a replica without it lacks committed
-        records.
+        Asks these replicas for records at the high watermark of the other replicas. A replica that has the high
+        watermark has only deleted older records. A replica that does not have it lacks committed records.
         """
         marks = [each.high_watermark for each in samples if each.has_records]
         found = []

@@ -1,4 +1,4 @@
-"""Runs the guard of one node: starts its parts, turns findings into events, and keeps suspicions for the controller."""
+"""Runs the guard of one node: starts its parts, emits events for findings, and keeps suspicions for the controller."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Guard:
         beat_now: Callable[[], None],
         observer: Observer,
     ) -> None:
-        """Creates the guard. `beat_now` sends a heartbeat, with new suspicions, to the controller."""
+        """Creates the guard. `beat_now` sends a heartbeat to the controller at once, with the new suspicions."""
         self.suspicions = suspicions
         self._beat_now = beat_now
         self._partitions = partitions
@@ -91,7 +91,7 @@ class Guard:
         await self._tasks.close()
 
     def corruption_found(self, topic: str, index: int) -> None:
-        """Examines a partition soon, because a reader met a damaged batch in this node's replica."""
+        """Schedules an examination of the partition, because a damaged batch was read from this node's replica."""
         partition = self._partitions.find(topic, index)
         if partition is not None:
             self.scrubber.visit_soon((partition.topic_id, partition.index))

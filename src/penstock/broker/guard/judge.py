@@ -1,8 +1,7 @@
-"""Runs the guard on the active controller: examines suspicions of brokers, and puts nodes that stay wrong in
-quarantine.
+"""Runs the guard on the active controller: examines suspected replicas, and puts faulty nodes in quarantine.
 
-A suspicion only says where to look. The controller asks the replicas itself and counts only its own observations, so a
-node with false reports can't bring another node into quarantine.
+A suspicion of a broker only names the partition to examine. The controller asks the replicas itself and counts only its
+own findings, so a node can't bring another node into quarantine by false reports.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Judge:
         report: Callable[[Finding], None],
         observer: Observer,
     ) -> None:
-        """Creates the judge. `report` emits the event of a confirmed finding."""
+        """Creates the controller's part of the guard. `report` emits the event of a confirmed finding."""
         self._examiner = examiner
         self._settings = settings
         self._controller = controller
@@ -75,9 +74,9 @@ class Judge:
         await self._examinations.close()
 
     def hear(self, suspicions: Sequence[Suspicion]) -> None:
-        """Takes the suspicions of a broker's heartbeat. They are examined one after the other.
+        """Queues the suspicions of a broker's heartbeat. A task examines them one after the other.
 
-        With a threshold of 0 no node is put in quarantine, so nothing is examined.
+        With a threshold of 0 no node is put in quarantine, so no suspicion is examined.
         """
         for each in suspicions if self._threshold else ():
             if len(self._waiting) < MAX_WAITING:
@@ -86,7 +85,7 @@ class Judge:
             self._examinations.start()
 
     def _leadership_changed(self, leads: bool) -> None:
-        """Starts with an empty ledger: this node has observed nothing as the active controller yet."""
+        """Drops all queued suspicions and counted findings: an earlier or later active controller has its own."""
         self._waiting.clear()
         self.ledger = Ledger(self._threshold, self._settings.int("penstock.guard.window.ms"))
 

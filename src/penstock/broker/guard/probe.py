@@ -1,7 +1,8 @@
-"""Asks a node, as a consumer would, for the records of its replica, and for its claim to lead.
+"""Asks a node for records of its replica, and whether it leads the partition, with the requests that a consumer sends.
 
-The guard uses Kafka's own requests: a Fetch returns the records that a consumer would get, so a replica can't serve the
-guard other records than its consumers. `docs/decisions/0012-the-guard-asks-as-a-consumer.md` gives the reasons.
+So the guard gets the records that a consumer would get. A private request for digests would not show them: a node that
+serves forged records could still report the digests of the true records.
+`docs/decisions/0012-the-guard-asks-as-a-consumer.md` gives the reasons.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _ROLE = {
 
 
 class Place(NamedTuple):
-    """Names a partition, with its leader epoch in the metadata of the observer."""
+    """Names a partition, with its leader epoch in this node's metadata."""
 
     topic: str
     topic_id: bytes
@@ -61,15 +62,16 @@ class PeerCalls(Protocol):
 
 class Probe:
     def __init__(self, peers: PeerCalls, refused: Callable[[int, str], None] = lambda node_id, reason: None) -> None:
-        """Creates the probe. `refused` is called with a node that could not be authenticated, or that refused this
-        node's login."""
+        """Creates the probe. It calls `refused` with a node's id and a reason if the two nodes can't authenticate."""
         self._peers = peers
         self._refused = refused
         self._denied = False
 
     async def sample(self, node_id: int, place: Place, offset: int, max_bytes: int = SAMPLE_BYTES) -> Sample:
-        """Returns a sample of the records that the node serves from `offset` on. An error is a status of the sample,
-        not raised."""
+        """Returns a sample of the records that the node serves from `offset` on.
+
+        An error is not raised: the sample has a status instead.
+        """
         wanted = FetchPartition(partition=place.partition, fetch_offset=offset, partition_max_bytes=max_bytes)
         asked = FetchTopic(topic=place.topic, topic_id=place.topic_id, partitions=[wanted])
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=max_bytes, topics=[asked])
@@ -86,7 +88,7 @@ class Probe:
         return Sample(node_id, status, part.records or b"", part.high_watermark)
 
     async def claims(self, node_id: int, places: Sequence[Place]) -> dict[Place, Claim]:
-        """Returns the node's claims about its role in these partitions, in the leader epochs of the observer."""
+        """Returns the role that the node claims in each partition, for the leader epoch in this node's metadata."""
         topics: dict[str, OffsetForLeaderTopic] = {}
         for place in places:
             topic = topics.setdefault(place.topic, OffsetForLeaderTopic(topic=place.topic))

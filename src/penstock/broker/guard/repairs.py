@@ -1,9 +1,8 @@
-"""Refills damaged segments of this node's replicas from replicas that are good.
+"""Repairs damaged segments of this node's replicas with batches that undamaged replicas serve.
 
-A replica is refilled only if another in-sync replica serves an intact batch in its place, and never from a replica
-whose own batches fail their checksums: the last good copy is never touched. If several replicas are good, all of them
-have to serve the same batches for the whole segment: otherwise one forged replica could replace records that are intact
-here. Batches that fail their checksum don't count.
+A segment is replaced only if another in-sync replica serves intact batches for all of it. Batches that fail their
+checksum are never used. If several replicas are undamaged, all of them have to serve the same batches for the whole
+segment: otherwise one forged replica could replace records that are intact on this node.
 """
 
 from __future__ import annotations
@@ -58,7 +57,10 @@ class Repairs:
         self.failed = 0
 
     async def repair(self, key: Key, examination: Examination) -> None:
-        """Refills the segment at the first difference, if this node's replica is the damaged replica."""
+        """Repairs the first damaged segment that the examination found in this node's replica.
+
+        No-op if this node's replica is not damaged, or if `penstock.guard.repair.enable` is false.
+        """
         comparison = examination.comparison
         if self._node_id not in comparison.damaged or not self._settings.bool("penstock.guard.repair.enable"):
             return
@@ -69,7 +71,14 @@ class Repairs:
             await self._refill(key, offset, sources)
         except KafkaError as error:
             self.failed += 1
-            logger.warning("offset %d of %s can't be refilled from nodes %s: %s", offset, key, sources, error)
+            logger.warning(
+                "partition %d of topic %s can't be repaired at offset %d from nodes %s: %s",
+                key[1],
+                key[0].hex(),
+                offset,
+                sources,
+                error,
+            )
 
     async def _refill(self, key: Key, offset: int, sources: Sequence[int]) -> None:
         found = self._examiner.find(key)
@@ -89,7 +98,10 @@ class Repairs:
         self._observer(ReplicaRefilled(str(place), old.base_offset, end, sources[0]))
 
     async def _sealed(self, log: Log, offset: int) -> tuple[Segment, int] | None:
-        """Returns the segment to refill, once all its records are committed; None if that takes too long."""
+        """Waits until the segment at `offset` can be replaced, and returns the segment with its end offset.
+
+        Returns None if the wait takes too long, for example because records of the segment are not committed.
+        """
         for _ in range(TRIES):
             found = segment_to_refill(log, offset)
             if found is not None:
@@ -98,9 +110,11 @@ class Repairs:
         return None
 
     async def _fetch(self, sources: Sequence[int], place: Place, at: int) -> Buffer:
-        """Returns the batches from offset `at` on that all sources serve, except sources with a damaged batch there.
+        """Returns the batches from offset `at` on that all sources serve.
 
-        Raises KafkaError if the sources differ, or if no source has intact batches.
+        Skips sources that have a damaged batch there.
+
+        Raises KafkaError if two sources serve different batches, or if no source has intact batches.
         """
         agreed: memoryview | None = None
         for source in sources:
@@ -110,13 +124,22 @@ class Repairs:
             if sample.has_records and all(each.intact for each in batches_of(served, sample.high_watermark)):
                 agreed = served if agreed is None else _common(agreed, served, at)
         if agreed is None:
-            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"No node of {sources} serves intact records at {at}.")
+            raise KafkaError(
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                f"None of the nodes {sources} serves intact records at offset {at}: repair or restart one of them.",
+            )
         return agreed
 
 
 def _common(first: memoryview, second: memoryview, at: int) -> memoryview:
-    """Returns the shorter of two answers. Raises KafkaError if the longer one does not begin with it."""
+    """Returns the bytes that both sources serve: the shorter answer.
+
+    Raises KafkaError if the shorter answer is not a prefix of the longer answer.
+    """
     size = min(len(first), len(second))
     if first[:size] != second[:size]:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The other replicas serve different records from offset {at} on.")
+        raise KafkaError(
+            ErrorCode.CORRUPT_MESSAGE,
+            f"The other replicas serve different records from offset {at} on: remove the replica with wrong records.",
+        )
     return first[:size]

@@ -1,9 +1,9 @@
-"""Compares the replicas of this node's partitions with the other in-sync replicas, in the background, again and again.
+"""Compares this node's replicas with the other in-sync replicas, in the background, one pass after the other.
 
-One pass visits every partition of this node from its log start to its high watermark. Each step reads a sample of each
-replica and then pauses, so that the node reads at most `penstock.guard.scrub.bytes.per.second`. Only partitions in
-which this node is in sync are compared: below the high watermark, all in-sync replicas have the same bytes. Replicas
-of a compacted topic differ, so only the checksums of this node's replica are verified there.
+One pass visits every partition of this node from its log start to its high watermark. The scrubber reads a sample of
+each replica and then pauses, so that the node reads at most `penstock.guard.scrub.bytes.per.second`. Only partitions in
+which this node is in sync are compared: below the high watermark, all in-sync replicas have the same bytes. Replicas of
+a compacted topic differ, so only the checksums of this node's replica are verified there.
 """
 
 from __future__ import annotations
@@ -49,8 +49,10 @@ class Scrubber:
         settings: Settings,
         found: Callable[[Key, Examination], Awaitable[None]],
     ) -> None:
-        """Creates the scrubber. `found` is called with each examination that has findings; it may repair this node's
-        replica."""
+        """Creates the scrubber.
+
+        It calls `found` with each examination that has findings, and `found` may repair this node's replica.
+        """
         self._node_id = node_id
         self._partitions = partitions
         self._examiner = examiner
@@ -61,7 +63,7 @@ class Scrubber:
         self.counts = ScrubCounts()
 
     def visit_soon(self, key: Key) -> None:
-        """Visits the partition before all others: a reader met a damaged batch in this node's replica."""
+        """Schedules the partition before all others, because a damaged batch was read from this node's replica."""
         if key not in self._urgent:
             self._urgent.append(key)
             self._wake.set()
@@ -101,7 +103,7 @@ class Scrubber:
             logger.debug("partition %d of topic %s can't be compared now: %s", key[1], key[0].hex(), error)
 
     async def _scrub(self, key: Key) -> None:
-        """Compares the replicas from the log start to the high watermark that this node has now."""
+        """Compares the replicas of one partition, from the log start to this node's current high watermark."""
         partition = self._own(key)
         if partition is None:
             return

@@ -182,7 +182,10 @@ def guarded(handler: Handler, api_key: int, access: AccessControl | None, role: 
 
 
 def guarded_on_behalf(handler: Handler, api_key: int, access: AccessControl | None) -> Handler:
-    """Returns a handler that checks the API's rules before it calls `handler`, which sends the request to a node."""
+    """Returns a handler that checks the API's rules before it calls `handler`, which sends the request to another node.
+
+    The other node can't check the client's access, because the request arrives with this node's credentials.
+    """
     return _guarded_by(ON_BEHALF.get(api_key) or ACCESS[api_key], handler, access)
 
 
@@ -234,7 +237,7 @@ class _Guard:
         return await self._partly(broker, asker, request, Denied(field, codes))
 
     async def _partly(self, broker: Any, asker: Asker, request: Any, denied: Denied) -> Any:
-        """Calls the handler with the allowed items, and adds the refused items to the response."""
+        """Calls the handler with the allowed items, and adds the refused items with their errors to its response."""
         items: dict[ErrorCode | None, list[Any]] = {}
         for item, code in zip(getattr(request, denied.field), denied.codes):
             items.setdefault(code, []).append(item)

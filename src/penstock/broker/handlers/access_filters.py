@@ -43,7 +43,7 @@ def topic_operations(asker: Asker, request: Any, response: Any) -> None:
 
 
 def visible_groups(asker: Asker, request: Any, response: Any) -> None:
-    """Filters a ListGroups response: removes the groups that the client may not describe, as the handler does."""
+    """Filters a ListGroups response of another node: removes the groups that the client may not describe."""
     if not asker.access.sees(asker.ctx, Operation.DESCRIBE, CLUSTER, CLUSTER_NAME):
         response.groups = [group for group in response.groups if asker.sees(GROUP, group.group_id)]
 

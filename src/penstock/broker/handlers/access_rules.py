@@ -47,7 +47,7 @@ ATTRIBUTES_AT, TRANSACTIONAL_BIT = 22, 0x10
 
 
 class Asker(NamedTuple):
-    """The client that sent a request, and the authorizer that decides what the client may do."""
+    """Holds the authorizer, the request's context, which names the client, and the metadata image."""
 
     access: AccessControl
     ctx: RequestContext
@@ -64,7 +64,7 @@ class Asker(NamedTuple):
         return self.access.allows_cluster(self.ctx, operation)
 
     def topic(self, item: Any) -> str | None:
-        """Returns the topic's name from an item of the request; None for the id of a topic that does not exist."""
+        """Returns the name of the topic that an item of the request names; None if no topic has the item's id."""
         if isinstance(item, str):
             return item
         topic_id = getattr(item, "topic_id", ZERO_UUID)
@@ -167,8 +167,10 @@ def transactional_records(asker: Asker, request: Any) -> ErrorCode | None:
 
 
 def written_by_clients(asker: Asker, request: Any) -> Denied | None:
-    """Requires, for Produce, WRITE on each topic. Refuses topics to which only nodes write, even if the client has
-    WRITE."""
+    """Requires, for Produce, WRITE on each topic.
+
+    Refuses topics to which only brokers write, even if the client has WRITE.
+    """
     names = [asker.topic(item) for item in request.topic_data]
     codes = [
         ErrorCode.INVALID_TOPIC_EXCEPTION if name in UNLISTED_TOPICS else _code(asker, Operation.WRITE, TOPIC, name)

@@ -1,4 +1,4 @@
-"""SyncGroup v0-5: the leader of a group sends the assignments, and each member gets its own.
+"""SyncGroup v0-5: takes the assignments from the leader of a group, and returns to each member its own assignment.
 
 The responses are sent when the assignments are committed to the log. v3 adds static members. Since v5 the protocol type
 and name are required.

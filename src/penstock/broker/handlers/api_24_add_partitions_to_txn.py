@@ -2,9 +2,9 @@
 
 Up to v3 a request has one transaction of a client. Since v4 it has several transactions of a broker's clients; with
 `verify_only` the partitions are verified, not added. Either all partitions of a transaction are added or none: if one
-does not exist, the others get OPERATION_NOT_ATTEMPTED. A fenced producer gets INVALID_PRODUCER_EPOCH before v2,
-PRODUCER_FENCED since v2. A request with more than 10,000 partitions for one transaction, or with more than 10,000
-transactions, is refused with POLICY_VIOLATION.
+partition does not exist, the other partitions get OPERATION_NOT_ATTEMPTED. A fenced producer gets
+INVALID_PRODUCER_EPOCH before v2, PRODUCER_FENCED since v2. A request with more than 10,000 partitions for one
+transaction, or with more than 10,000 transactions, is refused with POLICY_VIOLATION.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ async def handle(broker: Broker, ctx: RequestContext, request: AddPartitionsToTx
 async def _serve_all(
     broker: Broker, ctx: RequestContext, transactions: list[AddPartitionsToTxnTransaction]
 ) -> list[list[AddPartitionsToTxnTopicResult]]:
-    """Serves all transactions at the same time, because a broker's request may name very many transactions.
+    """Serves all transactions of the request at the same time: no transaction waits for the result of another.
 
-    Starts to serve each transaction without waiting for the previous transaction.
+    A broker's request may name very many transactions.
     """
     for asked in transactions:
         _check_size(asked)

@@ -1,8 +1,10 @@
-"""EndTxn v0-5: commits or aborts a transaction. The response waits for the decision's commit, not for the markers.
+"""EndTxn v0-5: commits or aborts a transaction.
+
+The response is sent when the decision is committed; it does not wait for the markers.
 
 Since v5 (transaction version 2) the producer gets a new epoch at the end of each transaction, or a new id when its
-epochs are used up. So the epoch in a request shows whether it is a retry or ends the next transaction. A fenced
-producer gets INVALID_PRODUCER_EPOCH before v2, PRODUCER_FENCED since v2.
+epochs are used up. So the epoch in a request shows whether the request is a retry, or ends the next transaction. A
+fenced producer gets INVALID_PRODUCER_EPOCH before v2, PRODUCER_FENCED since v2.
 """
 
 from __future__ import annotations

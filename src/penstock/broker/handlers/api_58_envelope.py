@@ -52,7 +52,7 @@ def _unpacked(broker: Broker, ctx: RequestContext, request: EnvelopeRequest) -> 
     data = request.request_data
     key, version = int.from_bytes(data[:2], "big", signed=True), int.from_bytes(data[2:4], "big", signed=True)
     if version not in served_versions(key):
-        raise ValueError("the forwarded request has an API key or version that this node does not serve")
+        raise ValueError("this node does not serve the API key or version of the forwarded request")
     header, position = decode_prefix(RequestHeader, request_header_version(key, version), data)
     message = decode(request_class(key), version, data, position)
     who = decode(DefaultPrincipalData, 0, request.request_principal, 2) if request.request_principal else None

@@ -27,12 +27,15 @@ BROKERS, CONTROLLERS = 1, 2
 def handle(broker: Broker, ctx: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
     of_controllers = ctx.listener_name in broker.controller_listeners
     if request.endpoint_type not in (BROKERS, CONTROLLERS):
-        raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE, f"Unsupported endpoint type {request.endpoint_type}")
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
+            f"There is no endpoint type {request.endpoint_type}: use 1 (brokers) or 2 (controllers).",
+        )
     if (request.endpoint_type == CONTROLLERS) != of_controllers:
         here, wanted = ("CONTROLLER", "BROKER") if of_controllers else ("BROKER", "CONTROLLER")
         raise KafkaError(
             ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            f"The request was sent to an endpoint of type {here}, but we wanted an endpoint of type {wanted}",
+            f"This is a {here} listener, and the request asks for type {wanted}: send it to a {wanted} listener.",
         )
     image = broker.metadata.image
     response = DescribeClusterResponse(

@@ -1,8 +1,8 @@
 """ShareAcknowledge v1-2 (KIP-932): a member accepts, releases or rejects the records that it has acquired.
 
-Since v2 the member may also renew its locks (KIP-1222). The response is sent once the share coordinators have stored
-the new states. Epoch -1 ends the share session and releases all records that the member holds.
-An operator's request (`share_operator`) has no session.
+Since v2 the member may also renew its acquisition locks (KIP-1222). The response is sent once the share coordinators
+have stored the new states. Epoch -1 ends the share session and releases all records that the member holds. An
+operator's request (`share_operator`) has no session.
 """
 
 from __future__ import annotations

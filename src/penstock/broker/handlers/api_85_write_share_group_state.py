@@ -1,4 +1,4 @@
-"""WriteShareGroupState v0-1: stores changes of a share partition's state, which the share-partition leader sends.
+"""WriteShareGroupState v0-1: stores changes of a share partition's state for the share-partition leader.
 
 Since v1 the state includes the number of records whose delivery is complete.
 """

@@ -57,7 +57,7 @@ def _check_names(names: Iterable[str]) -> None:
             )
         problem = name_problem(name)
         if problem is not None:
-            raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, f"The topology has a wrong topic name: {problem}")
+            raise KafkaError(ErrorCode.STREAMS_INVALID_TOPOLOGY, f"The topology has an illegal topic name: {problem}")
 
 
 def _response(broker: Broker, ctx: RequestContext, answer: Answer) -> StreamsGroupHeartbeatResponse:

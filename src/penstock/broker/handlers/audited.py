@@ -1,4 +1,4 @@
-"""Lists the APIs that change something, and the names that the audit line of each API contains.
+"""Lists the APIs that are audited, because they change something, and the names that each API's audit line contains.
 
 The functions read names only: no value of a config, no password and no salt can get into a line.
 """
@@ -125,7 +125,7 @@ def _token_owner(request: Any) -> Iterator[str]:
 
 
 def _nothing(request: Any) -> Iterator[str]:
-    """Yields no names: the request contains only the token's secret, which must not be written."""
+    """Yields no names: the request names only the secret HMAC of a token, which must not be logged."""
     yield from ()
 
 

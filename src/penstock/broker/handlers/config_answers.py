@@ -103,10 +103,7 @@ def _too_large(resource_type: int, resource_name: str) -> DescribeConfigsResult:
 
 
 def _alone(result: DescribeConfigsResult, version: int) -> bytes:
-    """Returns the encoded bytes of one resource's result.
-
-    Encodes a response that has only this result, and cuts off the other fields.
-    """
+    """Returns the encoded bytes of one resource's result: encodes a response with this result only, and cuts it out."""
     whole = encode(DescribeConfigsResponse(results=[result]), version)
     return whole[5:-1] if version >= FIRST_FLEXIBLE_VERSION else whole[8:]
 

@@ -73,9 +73,9 @@ async def describe_groups(
     described: Callable[..., D],
     decide: Callable[[GroupShard, Turn, str], D],
 ) -> list[D]:
-    """Describes each group of a request at its coordinator, a repeated id once.
+    """Returns a description of each group in the request; a group id that the request repeats is described once.
 
-    If a group can't be described, `described` makes a result with the error.
+    `decide` makes a description at the group's coordinator. `described` makes the result for a group with an error.
     """
     groups: list[D] = []
     for group_id in dict.fromkeys(request.group_ids):

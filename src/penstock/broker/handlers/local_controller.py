@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalController:
-    """Holds the `ControllerParts` of this node, which the controller's handlers get instead of the whole `Broker`."""
+    """Calls the handlers of the active controller on this node.
+
+    These handlers get this object, which has the fields of `ControllerParts`, instead of the whole `Broker`.
+    """
 
     node_id: int
     cluster_id: str

@@ -46,7 +46,7 @@ def check_topic_access(broker: Broker, denies: Callable[[str], bool] | None, slo
 
 
 class Acknowledgements:
-    """Applies the acknowledgements of one request, and collects their errors once they are written."""
+    """Applies the acknowledgements of one request, waits until they are written, and collects their errors."""
 
     def __init__(self, broker: Broker, ctx: RequestContext, group: str, member: str, *, renews: bool) -> None:
         self._broker = broker

@@ -1,4 +1,4 @@
-"""Serves an operator's request: inspects a running share group, or releases or archives records that are stuck.
+"""Serves an operator's request about a running share group: describes it, or releases or archives stuck records.
 
 `penstock share` sends a ShareAcknowledge with a reserved member id and without a session to the leader of the
 partitions; other brokers answer with SHARE_SESSION_NOT_FOUND. Like AlterShareGroupOffsets, the request needs READ on

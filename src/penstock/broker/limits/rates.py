@@ -20,7 +20,7 @@ class Window:
 
     @property
     def full_ms(self) -> int:
-        """Returns the shortest time over which a rate is averaged: the length of all samples but the current sample."""
+        """Returns the shortest time over which a rate is averaged: all samples except the current sample."""
         return max(self.samples - 1, 1) * self.sample_ms
 
 
@@ -70,9 +70,9 @@ class Rate:
     def _purge(self, now_ms: int) -> int:
         """Drops samples that have left the window. Returns the time under which to count a new amount.
 
-        A parked request is counted at the time of its arrival, which may be a little before the newest sample: its
-        amount is added to the newest sample. If the time is long before the newest sample, the clock has jumped back,
-        and all samples are dropped.
+        A parked request is counted at the time of its arrival. If this time is a little before the newest sample, the
+        amount is added to the newest sample. If it is long before the newest sample, the clock has jumped back, and all
+        samples are dropped.
         """
         span = self.window.samples * self.window.sample_ms
         if self._samples and now_ms < self._samples[-1][0]:

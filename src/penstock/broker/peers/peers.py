@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A request in flight that its sender may abandon. If the connection is already open, no task is created."""
+    """Holds a request in flight, which its sender may abandon. No task is created if the connection is open."""
 
     future: asyncio.Future[Any]
     """A future that is done with the response or an error; after `leave`, with None."""

@@ -55,7 +55,7 @@ class SuspectedNodes:
     def about(self, node_ids: Iterable[int]) -> bool:
         """Returns True if this node has just lost its connection to one of the given nodes.
 
-        The controller may soon fence the lost node.
+        The controller may soon fence such a node.
         """
         if not self._lost:
             return False

@@ -1,7 +1,7 @@
 """Moves replicas of this node between its log directories: accepts requests, runs the moves, reports their progress.
 
 A future log on disk means that a move is in progress: after a restart the move resumes when the partition is opened. At
-most `num.replica.alter.log.dirs.threads` moves copy at the same time, by default one for each directory; the others
+most `num.replica.alter.log.dirs.threads` moves copy at the same time, by default one for each directory; further moves
 wait in the order of their requests. `replica.alter.log.dirs.io.max.bytes.per.second` limits the total rate of all
 copies.
 """
@@ -50,7 +50,8 @@ class DirectoryMoves:
         observer: Observer = log_event,
         request_passes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Keeps the callbacks: `assign` reports a replica's new directory to the controller, `revert` the old one.
+        """Takes two callbacks: `assign` reports a replica's new directory to the controller, `revert` reports the old
+        one.
 
         `request_passes` returns a counter of requests. While this counter grows, logs are copied more slowly.
         """
@@ -233,7 +234,7 @@ class DirectoryMoves:
         self._observer(MoveChanged(name, move.source.path, move.target.path, state, move.copied_bytes, move.reason))
 
     async def settle(self) -> None:
-        """Waits until all moves have ended and the files that cancelled moves have copied are discarded."""
+        """Waits until all moves have ended and the copies of cancelled moves are deleted."""
         while tasks := [*self._ending, *(task for _, task in self._running.values())]:
             await asyncio.wait(tasks)
 

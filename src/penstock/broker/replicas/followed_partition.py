@@ -1,6 +1,6 @@
-"""Keeps the state of one partition that this node follows: its fetch position and its failures; changes its log.
+"""Follows one partition: keeps its fetch position and its failures, appends to its log and truncates it.
 
-`penstock.replication.follower` has the rules; this module applies them to the log.
+`penstock.replication.follower` decides; this module changes the log.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ class Counts:
 
 @dataclass(slots=True)
 class FollowerLag:
-    """Holds the lag of the partitions that follow one leader: the largest lag, the sum of all lags, and the longest
-    time."""
+    """Holds the lag behind one leader over all partitions: largest and total lag in records, longest lag in ms."""
 
     largest: int = 0
     total: int = 0
@@ -54,7 +53,7 @@ class FollowerLag:
         self.longest_ms = max(self.longest_ms, ms)
 
     def merge(self, other: FollowerLag) -> None:
-        """Adds the partitions that another fetcher for the same leader follows."""
+        """Adds the lag of the partitions that another fetcher for the same leader follows."""
         self.add(other.largest, other.longest_ms)
         self.total += other.total - other.largest
         self.answered_ms_ago = max(self.answered_ms_ago, other.answered_ms_ago)

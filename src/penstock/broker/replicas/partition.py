@@ -151,7 +151,7 @@ class Partition:
     # The role of this replica.
 
     def follow_image(self, image: PartitionImage) -> None:
-        """Applies the controller's change of the partition's leader, replicas or in-sync set."""
+        """Applies a change of the partition's leader, replicas or in-sync set, which the metadata image contains."""
         old, self.image = self.image, image
         log = self._log
         same_epoch = old.leader_epoch == image.leader_epoch and old.leader == image.leader
@@ -343,7 +343,7 @@ class Partition:
         return self.leading is not None and replica_id in self.leading.followers
 
     def on_replica_fetch(self, replica_id: int, broker_epoch: int, offset: int, log_start: int) -> None:
-        """Notes that the follower, registered with `broker_epoch`, has all records below `offset`.
+        """Notes that a follower has all records below `offset`. `broker_epoch` comes from its Fetch request.
 
         Call this before reading the records for the response: the response then has the new high watermark.
         """
@@ -368,11 +368,10 @@ class Partition:
             self.waiters.on_low_watermark(self.low_watermark())
 
     def is_quiet(self, replica_id: int, broker_epoch: int, offset: int, log_start: int, now_ms: int | None) -> bool:
-        """Returns True if there is nothing new for an in-sync follower.
+        """Returns True if an in-sync follower already has all records, the high watermark and the log start offset.
 
-        Nothing is new if the follower has all records, the high watermark and the log start offset. In this case the
-        follower is also noted as caught up at `now_ms`, unless `now_ms` is None. This check makes fetch sessions with
-        thousands of partitions cheap: in most fetches, most partitions have nothing new.
+        In this case the follower is also noted as caught up at `now_ms`, unless `now_ms` is None. This check makes
+        fetch sessions with thousands of partitions cheap: in most fetches, most partitions have nothing new.
         """
         leading, log = self.leading, self._log
         if leading is None or log is None or log.offline:

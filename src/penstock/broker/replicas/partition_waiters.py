@@ -70,9 +70,9 @@ class PartitionWaiters:
             fetch.notify(appended_bytes)
 
     def answer_followers(self) -> None:
-        """Ends the wait of followers' parked fetches, so that followers learn of a change without records.
+        """Ends the wait of followers' parked fetches, so that followers learn of a change without new records.
 
-        A new log start offset is an example.
+        An example is a new log start offset.
         """
         for fetch in tuple(self.followers or ()):
             fetch.abandon()

@@ -210,11 +210,11 @@ class Partitions:
         return log
 
     def _adopted(self, partition: Partition, config: LogConfig) -> Log | None:
-        """Returns the replica's future log, after making it the current log. Called if the current log is gone.
+        """Makes a future log of the replica its current log, and returns it. Called if the current log is gone.
 
-        Uses a future log only if the controller has assigned the replica to its directory; returns None if there is no
-        such future log. Removes the other future logs. But while a directory is offline, keeps future logs of this
-        topic, because the log that they copy may be in the offline directory.
+        A future log is used only if the controller has assigned the replica to the directory of this future log.
+        Returns None if there is no such future log. Other future logs are removed. While a directory is offline, the
+        other future logs of the current topic are kept: the log that they copy may be in the offline directory.
         """
         leftovers, ours = self._logs.futures.leftovers, None
         for orphan in leftovers.of(partition.topic, partition.index):
@@ -228,11 +228,11 @@ class Partitions:
         return None if ours is None else self._logs.adopt(ours, config)
 
     def _directory_of(self, partition: Partition) -> bytes | None:
-        """Returns the id of the directory in which to open the replica's log; None if any directory will do.
+        """Returns the id of the directory in which to open the replica's log; None if any directory can be used.
 
         Raises KafkaError if the log may be in an offline directory: the log must not be created again elsewhere. The id
-        of a directory that could not be read at the start is unknown. So this directory may hold any replica that was
-        found in no other directory. This includes a replica whose directory is not in the metadata: the node may have
+        of a directory that could not be read at the start is unknown. So an offline directory may hold any replica that
+        was found in no other directory, even if the metadata has no directory for the replica: the node may have
         stopped before it reported the directory. Such a replica is reported as lost, so that it can't become leader.
         """
         wanted = partition.image.directory(self._node_id)

@@ -190,10 +190,12 @@ class ReplicaFetcher:
         return found
 
     def _resume(self, now: float) -> float | None:
-        """Includes the partitions whose pause is over in the next Fetch.
+        """Adds the partitions whose pause is over to the next Fetch.
 
-        This may open their logs. To limit the time of one call, partitions whose logs could not be opened in time stay
-        paused until the next call. Returns the end of the next pause; None if no partition is paused.
+        Returns the end of the next pause; None if no partition is paused.
+
+        This may open the partitions' logs. The time for one call is limited: partitions whose logs could not be opened
+        in this time stay paused until the next call.
         """
         self._hold_back_throttled(now)
         if not self._paused:
@@ -438,5 +440,5 @@ class ReplicaFetcher:
         )
         found = answer.topics[0].partitions[0]
         if found.error_code:
-            raise KafkaError(ErrorCode(found.error_code), "The leader refused to list its log's offsets.")
+            raise KafkaError(ErrorCode(found.error_code), "The leader refused the ListOffsets request: retry.")
         return found.offset

@@ -1,8 +1,8 @@
-"""Measures how long clients could not write after a failover, by the first write to partitions of the failed broker.
+"""Measures how long clients could not write to the partitions of a failed broker that this node took over.
 
-A takeover begins when an image fences a broker and makes this node the leader of some of its partitions. It ends with
-the first committed write to one of these partitions. The takeover waits for the high watermark, as acks=all does, so
-that writes themselves are not slowed down.
+A takeover begins when an image fences a broker and makes this node the leader of some of its partitions. It ends when
+the first write to one of these partitions is committed. The takeover waits for the high watermark like a Produce with
+acks=all, so that the measurement adds no work to a write.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class Takeovers:
                     break
 
     def _taken(self, broker_id: int, old: MetadataImage, new: MetadataImage) -> Iterator[Partition]:
-        """Yields the partitions with an open log that this node took over from the broker, without internal topics."""
+        """Yields the partitions that this node took over from the broker.
+
+        Leaves out internal topics, and partitions whose log is not open.
+        """
         for before, after in topic_changes(old, new).changed:
             if after.name.startswith("__"):
                 continue

@@ -25,7 +25,7 @@ OnDenied = Callable[["RequestContext", Operation, AclResource, str], None]
 
 
 class AccessControl:
-    """The authorizer of a node. Until the first image is applied, only super users have access."""
+    """Implements the authorizer of a node. Until the first image is applied, only super users have access."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class AccessControl:
         seconds: Callable[[], float] = lambda: 0.0,
         on_denied: OnDenied | None = None,
     ) -> None:
-        """Calls `on_denied` for each denial, so that the denial gets a line in the audit file."""
+        """Creates the authorizer. It calls `on_denied` for each denial; the audit file then gets a line."""
         self._super_users = super_users
         self._allow_without_acls = allow_without_acls
         self._authorizer = Authorizer(super_users=super_users)

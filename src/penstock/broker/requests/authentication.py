@@ -111,7 +111,7 @@ class SaslSession:
         """
         self._began = asyncio.get_running_loop().time()
         if len(message) > self.rules.max_token_bytes:  # frames may be larger in a session that is authenticated again
-            raise SaslError("The SASL token is larger than sasl.server.max.receive.size.")
+            raise SaslError("The SASL token is larger than sasl.server.max.receive.size: send a smaller token.")
         answer = self.server.token(message)
         if self.server.state is SaslState.DONE:
             connection = self._connection

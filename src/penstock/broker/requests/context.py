@@ -14,7 +14,7 @@ ANONYMOUS = "User:ANONYMOUS"
 
 
 class RequestConnection(Protocol):
-    """The interface of a request's connection, with the methods that handlers use."""
+    """Defines the interface of a request's connection: the methods that handlers use."""
 
     listener: Listener
     peer_host: str

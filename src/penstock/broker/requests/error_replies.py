@@ -86,9 +86,9 @@ def targets(request: Any, version: int) -> list[Target]:
 
 
 def split(request: Any, version: int, matches: Matches) -> tuple[Any, Any]:
-    """Splits a request in two: the first has the items that don't match, the second the matching items.
+    """Splits a request in two: the first has the items that don't match, the second has the matching items.
 
-    If one of the two requests would have no items, None is returned in its place.
+    Returns None instead of a request that would have no items.
     """
     kept, hit = _split(request, version, matches, Target(None, None, None))
     return kept, hit

@@ -1,4 +1,4 @@
-"""Fault rules make requests fail, wait, lose their reply or lose their connection, by API, topic or partition.
+"""Defines fault rules: a rule makes requests of an API, topic or partition fail, wait, or lose reply or connection.
 
     faults.add(api="Produce", topic="orders", partition=0, times=3, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     faults.add(api="Fetch", delay=0.2)                       until the rule is removed
@@ -47,7 +47,7 @@ BY_FAULT_RULE = Close("a fault rule closed the connection")
 
 @dataclass(slots=True, eq=False)
 class FaultRule:
-    """One fault rule. `hits` counts the requests to which the rule was applied; `remove` ends the rule."""
+    """Holds one fault rule. `hits` counts the requests to which the rule was applied; `remove` ends the rule."""
 
     faults: Faults
     api_key: int | None
@@ -105,9 +105,9 @@ class Faults:
         if error is None and not delay and not lose_reply and not close:
             raise ValueError("a fault rule needs an effect: error, delay, lose_reply or close")
         if partition is not None and topic is None:
-            raise ValueError("a fault rule for a partition needs a topic, too: pass topic=")
+            raise ValueError("a fault rule for a partition also needs a topic: pass topic=")
         if times is not None and type(times) is not int:
-            raise TypeError(f"times is {times!r}, which is not a whole number")
+            raise TypeError(f"times is {times!r}, which is not a whole number: write 1 or more")
         if times is not None and times < 1:
             raise ValueError(f"times is {times}, but a fault rule applies to at least 1 request: write 1 or more")
         key, code = _api_key(api), _error_code(error)

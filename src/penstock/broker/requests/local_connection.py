@@ -1,4 +1,4 @@
-"""Replaces the connection of a request that this node itself made, or that arrived in an Envelope."""
+"""Implements the connection of a request without a socket: this node's own request, or a request from an Envelope."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOPBACK = "127.0.0.1"
 
 
 class LocalConnection:
-    """A `RequestConnection` that never closes and can't be muted."""
+    """Implements a `RequestConnection` that never closes and can't be muted."""
 
     __slots__ = ("listener", "peer_host", "peer_port", "principal", "state")
 

@@ -1,7 +1,7 @@
 """Splits a request with very many elements into smaller requests (pieces), and joins their responses.
 
 The pieces are handled one by one. A piece contains some of the topics; the partitions of a large topic can be spread
-over several pieces. Like `error_replies`, this module pairs the arrays of request and response to join the results.
+over several pieces. To join the results, this module pairs the arrays of request and response, as `error_replies` does.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Measures the phases of requests, by API, with Kafka's meanings: queue, local, remote, throttle, send and total.
 
-Only some requests are timed, so that the others cost one countdown. The first requests of an API are all timed; then
-the gaps grow until one of `every` requests is timed. A timed request counts for all requests of its API since the
-previous timed request, so that counts, sums and quantiles are estimates for all requests. Gaps vary, because a client
-may repeat its requests in a fixed order. They come from a fixed sequence: no randomness of the node is used.
+Only some requests are timed; for all others, only a counter is decremented. At first every request of an API is timed.
+Then the gaps between timed requests grow, until on average one of `every` requests is timed. A timed request counts for
+all requests of its API since the previous timed request, so that counts, sums and quantiles are estimates for all
+requests. The length of the gaps varies, because a client may repeat its requests in a fixed order. The gaps come from a
+fixed sequence: no randomness of the node is used.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ NEVER = sys.maxsize
 
 
 class Countdown(Protocol):
-    """Counts the requests of one API and version: `until - left` requests have come."""
+    """Counts the requests of one API version down to the next timed request.
+
+    So far, `until - left` requests have arrived.
+    """
 
     left: int
     """Requests until the next timed request."""
@@ -48,12 +52,11 @@ class Began(NamedTuple):
 
 
 class TimedConnection(Protocol):
-    """The interface of a connection, with the methods that return the request's phases outside of the dispatcher."""
+    """Defines the interface of a connection: how long a request waits before and after it is served."""
 
     @property
     def waiting_since_ns(self) -> int:
-        """Returns the time at which the connection began to wait until its request may start; 0 if the request did not
-        wait."""
+        """Returns the time at which the request began to wait for its start; 0 if it did not wait."""
         ...
 
     @property
@@ -70,8 +73,10 @@ Measured = tuple[str, int, tuple[int, ...]]
 
 class RequestTimes:
     def __init__(self, nanoseconds: Callable[[], int] = lambda: 0, every: int = 0) -> None:
-        """Creates the measurement. `every` is the mean gap between timed requests of a busy API; with 0, no request is
-        timed."""
+        """Creates the measurement.
+
+        On average one of `every` requests of a busy API is timed; if `every` is 0, no request is timed.
+        """
         self.nanoseconds = nanoseconds
         self._every = every
         self._state = 1
@@ -88,11 +93,11 @@ class RequestTimes:
         return found
 
     def first(self) -> int:
-        """Returns the first gap of a countdown: 1, or NEVER if no request is to be timed."""
+        """Returns the number of the first request to time: 1, or NEVER if no request is timed."""
         return 1 if self._every else NEVER
 
     def begin(self, countdown: Countdown) -> Began:
-        """Begins a timed request, and chooses the gap to the next timed request."""
+        """Starts to time a request, and chooses how many requests later the next request is timed."""
         began = Began(self.nanoseconds(), countdown.gap)
         mean = min(self._every, 1 + countdown.until // ALL_TIMED)
         self._state = (self._state * 1_103_515_245 + 12_345) & 0x7FFF_FFFF
@@ -121,7 +126,7 @@ class RequestTimes:
 
 
 class Sample:
-    """Measures one request, from its dispatch to the end of its response's transmission."""
+    """Measures one request, from its dispatch until its response is sent."""
 
     __slots__ = ("_began", "_connection", "_local_end", "_made", "_name", "_queued", "_throttle", "_times", "_weight")
 
@@ -137,8 +142,7 @@ class Sample:
         self._throttle = 0
 
     def watch(self, reply: Reply | Later[Reply]) -> Reply | Later[Reply]:
-        """Returns the dispatcher's reply, wrapped so that this sample learns when the reply is made and when it is
-        sent."""
+        """Returns the reply in a wrapper that notes when the reply is made and when it is sent."""
         if isinstance(reply, Later):
             source = reply.source
             if isinstance(source, asyncio.Future):
@@ -173,7 +177,10 @@ class Sample:
 
 
 class FirstStep(Coroutine[Any, Any, Any]):
-    """Runs a handler's coroutine, and reports when it waits for the first time: from then on, time counts as remote."""
+    """Runs a handler's coroutine, and calls `suspended` when it waits for the first time.
+
+    The time from then on counts as remote.
+    """
 
     __slots__ = ("_coroutine", "_suspended")
 

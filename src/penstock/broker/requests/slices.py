@@ -44,7 +44,7 @@ class Slices:
     async def serve(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a coroutine that serves a large request, and returns its result.
 
-        Python's garbage collector is disabled during the coroutine's steps.
+        Python's garbage collector is disabled while the coroutine runs, and enabled while it waits for other events.
         """
         return await self._steps(coroutine)
 

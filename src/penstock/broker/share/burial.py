@@ -1,7 +1,7 @@
-"""Writes the dead letters of one share partition, portion by portion.
+"""Writes the dead letters of one share partition, RECORDS_AT_ONCE records at a time.
 
-Dead letters are written only after the share coordinator has stored that their records are given up. When the dead
-letters of a portion are written, its records are archived. If the write fails, the portion is written again.
+A record's dead letter is written only after the share coordinator has stored that the record is given up. The record is
+archived when its dead letter is written. If a write fails, it is repeated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DeadLetters(Protocol):
 
 
 class Burying(Protocol):
-    """The interface of a share partition whose dead letters are written."""
+    """Defines the interface of a share partition whose dead letters are written."""
 
     key: ShareKey
     partition: Partition

@@ -1,9 +1,9 @@
 """Leads one partition of one share group: keeps its acquisition state, runs its timer, and writes its changes.
 
 Only one write is in flight at a time. Acknowledgements that arrive meanwhile go together into the next write. If a
-write fails, its acknowledgements are rolled back, and the members get an error. A change by an expired lock takes
-effect at once; if it can't be written, it is kept and written later. A separate task writes dead letters, after the
-share coordinator has stored which records are given up.
+write fails, its acknowledgements are rolled back, and the members get an error. When a lock expires, the change of its
+records takes effect at once; if this change can't be written, it is kept and written later. A separate task writes dead
+letters, after the share coordinator has stored which records are given up.
 """
 
 from __future__ import annotations
@@ -78,9 +78,10 @@ class LedSharePartition:
         turn: Callable[[], Awaitable[None]],
         closed: Callable[[LedSharePartition], None],
     ) -> None:
-        """Reads the group's settings from `settings`, and calls `closed` once, when the state is dropped.
+        """Creates the share partition. It calls `closed` once, when it drops its state.
 
-        Awaits `turn` between two portions of a long change, so that other requests are served.
+        `settings` returns the group's settings. A long change is applied in portions of a limited size. `turn` is
+        awaited between two portions, so that other requests are served.
         """
         self.key = key
         self.partition = partition
@@ -223,10 +224,10 @@ class LedSharePartition:
     ) -> list[asyncio.Future[None]]:
         """Applies a member's acknowledgements.
 
-        If there are many acknowledgements, applies them in portions, and awaits `turn` after each portion.
+        Many acknowledgements are applied in portions of a limited size, and `turn` is awaited after each portion.
 
-        Returns futures that are done once the acknowledgements are written. Raises KafkaError if they are refused. In
-        this case nothing is changed, unless a lock expires or the state is dropped between two portions.
+        Returns futures that are done once the acknowledgements are written. Raises KafkaError if they are refused. Then
+        no acknowledgement is applied, unless a lock expires or the state is dropped between two portions.
         """
         state = self._in_use()
         parts = portions(state.window, ranges)
@@ -243,7 +244,7 @@ class LedSharePartition:
         return written
 
     def apply(self, member: str, ranges: Sequence[AcknowledgedRange]) -> list[asyncio.Future[None]]:
-        """Applies one portion of a member's acknowledgements. Returns a future for each write that it needs."""
+        """Applies some of a member's acknowledgements in one call. Returns a future for each write that they need."""
         transition = self._in_use().acknowledge(member, ranges, self.limits, self.now_ms)
         self._arm()
         return [] if transition is None else [self._submit(transition)]
@@ -255,8 +256,7 @@ class LedSharePartition:
         return state
 
     def abandon(self, member: str) -> None:
-        """Starts to release all records that a member has acquired, in portions, because the member's session is
-        closed."""
+        """Starts to release all records that a member has acquired, because the member's session is closed."""
         if self.state is not None:
             self.state.abandon(member)
             self._end_deliveries_soon()
@@ -431,9 +431,9 @@ class LedSharePartition:
             self._spawn(self._end_deliveries())
 
     async def _end_deliveries(self) -> None:
-        """Ends deliveries that were not acknowledged, one portion in each pass of the event loop.
+        """Ends deliveries that were not acknowledged, a limited number in each pass of the event loop.
 
-        Many partitions may have work at the same time: the locks of one member expire at the same time in all of them.
+        The locks of one member may expire at the same time in many partitions.
         """
         try:
             await self._turn()

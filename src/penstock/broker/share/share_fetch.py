@@ -2,7 +2,7 @@
 
 A parked fetch tries again when the high watermark of one of its partitions moves, when records are released, and when a
 state has been loaded. Parked fetches are woken in the order in which they were parked. A member that was served parks
-its next fetch behind the others, so that the members of a group take turns.
+its next fetch behind the fetches of other members, so that the members of a group take turns.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class ShareFetching:
                 left -= sum(last - first + 1 for first, last, _ in acquired)
 
     async def _read_cold(self, located: _Located) -> Any:
-        """Reads records from the disk whose position in the log is known.
+        """Reads located records that are not in the page cache from the disk.
 
         Until the read ends, no other ShareFetch of the group can acquire records of this partition.
         """

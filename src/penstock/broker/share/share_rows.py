@@ -26,7 +26,7 @@ def share_rows(shares: Iterable[LedSharePartition], image: MetadataImage) -> lis
 
 
 def share_row(led: LedSharePartition, image: MetadataImage, runs_max: int = RUNS_MAX) -> dict[str, Any]:
-    """Describes the window of one share partition, and lists its first runs (ranges of records in the same state)."""
+    """Returns a row about one share partition: counts by record state, and its first ranges of records."""
     topic = image.topics_by_id.get(led.key.topic_id)
     row: dict[str, Any] = {
         "group": led.key.group,
@@ -63,7 +63,7 @@ def share_row(led: LedSharePartition, image: MetadataImage, runs_max: int = RUNS
 
 
 def _holder(run: Run, lock: Lock | None, now_ms: int) -> dict[str, Any]:
-    """Returns the member that holds a run of records, how long it has held them, and how long its lock still lasts.
+    """Returns the member that has acquired a range of records, and the age and remaining time of its lock.
 
     For records in a back-off, returns the time until they are available again.
     """

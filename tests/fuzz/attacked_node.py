@@ -1,4 +1,4 @@
-"""Runs a node in this process while another process attacks its listeners, and prints what was measured.
+"""Runs a node in this process while another process attacks its listeners, and prints the measurements.
 
 Run as `python tests/fuzz/attacked_node.py FRAMES SEED`.
 """
@@ -53,7 +53,7 @@ class Figures:
 
 
 class Escaped(logging.Handler):
-    """Collects log lines with a stack trace: an exception that no code expected."""
+    """Collects log lines with a stack trace: each shows an exception that the node did not expect."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Watch:
         self._timer = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     async def log_in_until(self, done: asyncio.Event) -> None:
-        """Logs in as a client again and again, while the attack goes on."""
+        """Logs in as a valid client again and again until the attack ends."""
         port = int(self._node.bootstrap.rpartition(":")[2])
         logins = (Login("PLAIN", "ann", "secret"), Login("SCRAM-SHA-512", "ann", "d"))
         while not done.is_set():

@@ -1,4 +1,4 @@
-"""Almost valid requests: frames of every served API and version, then mutated."""
+"""Makes almost valid requests: mutated frames of every served API and version."""
 
 from __future__ import annotations
 

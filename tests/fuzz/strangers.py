@@ -36,7 +36,7 @@ JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6ImtleS0xIn0.eyJzdWIiOiJhbm4iLCJpYXQiOjEsImV4c
 
 
 class Strangers:
-    """Makes connections of logins that fail, broken tokens, requests out of turn, wrong sizes and random bytes."""
+    """Makes the bytes of connections: failing logins, broken tokens, early requests, wrong sizes and random bytes."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -123,7 +123,7 @@ class Strangers:
         return bytes(changed)
 
     def hello(self) -> bytes:
-        """Returns the start of a TLS handshake with some changed bytes, or bytes that are no TLS."""
+        """Returns a TLS ClientHello with changed bytes, the beginning of a ClientHello, or a ClientHello twice."""
         self.sent += 1
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         with contextlib.suppress(ssl.SSLWantReadError):  # it waits for the answer to its hello
@@ -139,7 +139,7 @@ def trusting() -> ssl.SSLContext:
 
 
 class Sender(asyncio.Protocol):
-    """Sends bytes and ignores answers. Gives up a connection that the node keeps open for some time."""
+    """Sends bytes and ignores responses. Closes a connection that the node keeps open for some time."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content

@@ -1,7 +1,8 @@
-"""Sends frames to SASL and TLS listeners without ever logging in: strangers are never logged in, clients are, no
-exception escapes, memory stays flat, and nothing holds the event loop.
+"""Sends frames to SASL and TLS listeners without logging in, and checks that they do not harm the node.
 
-Node and attackers are processes of their own, so that the figures are the node's: see attacked_node.py.
+No attacker is logged in, valid clients still log in, no exception is unhandled, memory does not grow, and no request
+holds the event loop. The node and the attackers run in separate processes, so that the measurements include only the
+node: see attacked_node.py.
 """
 
 from __future__ import annotations

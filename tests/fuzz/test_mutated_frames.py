@@ -1,5 +1,7 @@
-"""Sends mutated frames to a live node over real sockets: no exception escapes, memory does not grow, other clients are
-served."""
+"""Sends mutated frames to a running node over real sockets, and checks that they do not harm the node.
+
+No exception is unhandled, memory does not grow, and other clients are served.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,10 @@ PATIENCE_SECONDS = 0.25  # a frame may be a parked fetch; then the connection is
 
 
 async def exchange(host: str, port: int, frames: list[bytes]) -> None:
-    """Sends frames and a final ApiVersions request. Reads until its answer, until the node closes, or until the time
-    limit."""
+    """Sends frames and a final ApiVersions request.
+
+    Reads until the response to this request, until the node closes the connection, or until the time limit.
+    """
     reader, writer = await asyncio.open_connection(host, port)
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -54,7 +58,7 @@ def resident_bytes() -> int:
 
 
 class Counted:
-    """Counts the frames that reach the dispatcher: a frame that closes its connection drops later frames."""
+    """Counts the frames that reach the dispatcher. After a frame that closes the connection, later frames are lost."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self.dispatch = dispatch

@@ -1,9 +1,9 @@
-"""A compacted log with transactions: appends, markers, compaction rounds and delete horizons in any order.
+"""Models a compacted log with transactions: appends, markers, compactions and delete horizons in any order.
 
-The rounds are the node's own (`penstock.records.compact`) over real batches; each batch is a segment, and a round
-cleans segments below the last stable offset, like `log.cleaner`. The reader of committed records is the one of KIP-98.
-The invariants: this reader sees the same table as in a log that was never compacted, and the last sequence number of
-each producer is still in the log.
+A compaction runs the node's own code (`penstock.records.compact`) over real batches. Each batch is a segment, and a
+compaction cleans segments below the last stable offset, like `log.cleaner`. Committed records are read as KIP-98
+defines. The invariants: a reader of committed records sees the same last value of each key as in a log that was never
+compacted, and the last sequence number of each producer is still in the log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PRODUCERS = (1, 2)
 
 
 class Aborted(NamedTuple):
-    """An entry of the transaction index."""
+    """Holds an entry of the transaction index."""
 
     producer_id: int
     first_offset: int
@@ -32,7 +32,7 @@ class Aborted(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A record as it was appended; `ended` is None while its transaction is open."""
+    """Holds a record as it was appended. `ended` is None while its transaction is open."""
 
     offset: int
     producer_id: int
@@ -145,12 +145,12 @@ def _with(values: tuple[T, ...], slot: int, value: T) -> tuple[T, ...]:
 
 
 def first_uncleanable(state: State) -> int:
-    """Returns the first offset that a round may not compact, as `Cleaner.first_uncleanable_offset` does."""
+    """Returns the first offset that may not be compacted, as `Cleaner.first_uncleanable_offset` does."""
     return state.stable
 
 
 def compact(state: State, max_keys: int) -> State:
-    """Runs one round of compaction, as `log.compaction.compact` does."""
+    """Compacts the log once, as `log.compaction.compact` does."""
     bound = first_uncleanable(state)
     headers = [(parse_header(batch), batch) for batch in state.batches]
     offsets = OffsetMap(state.first_dirty, max_keys)
@@ -183,7 +183,7 @@ def _fields(each: object) -> tuple[int, int, int]:
 
 
 def read_committed(state: State) -> dict[bytes, bytes]:
-    """Reads the log up to the last stable offset, as a consumer does with the aborted transactions of a fetch."""
+    """Reads the log up to the last stable offset, and skips aborted records as a consumer does."""
     found: dict[bytes, bytes] = {}
     waiting = sorted(state.aborted, key=lambda each: each.first_offset)
     skipped: set[int] = set()

@@ -1,7 +1,7 @@
 """Explores every state that a small model can reach. Returns the shortest sequence of steps that breaks an invariant.
 
-A model gives its first state, the steps from a state, and the invariant that a state breaks. Its steps call the node's
-own pure functions, so the model cannot differ from the code. States are hashable values.
+A model defines its first state, the possible steps from a state, and the invariants. Its steps call the node's own pure
+functions, so the model cannot differ from the code. States are hashable values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Model(Protocol[S]):
         """Yields each possible step: its text and the state after it."""
 
     def broken(self, state: S) -> str:
-        """Returns which invariant the state breaks; empty if none."""
+        """Returns a description of the invariant that the state breaks; an empty text if it breaks none."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Explored:
 
 
 class TooManyStatesError(AssertionError):
-    """Raised if the model has more states than its limit, so that nothing is proved: choose smaller bounds."""
+    """Raised if the model has more states than its limit: the search is incomplete. Choose smaller bounds."""
 
 
 def explore(model: Model[S], *, most_states: int = 1_000_000) -> Explored:
@@ -80,7 +80,7 @@ def _way(came_from: dict[S, tuple[S, str] | None], state: S) -> list[str]:
 
 
 def require_broken(found: Explored, words: Iterable[str]) -> None:
-    """Asserts that a counterexample was found whose steps contain these words, in this order."""
+    """Asserts that the search found a counterexample, and that its steps contain the given words in this order."""
     assert found.broken, str(found)
     text = "\n".join(found.way)
     for word in words:

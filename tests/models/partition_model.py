@@ -1,10 +1,11 @@
-"""A partition with three replicas: AlterPartition, eligible leaders (KIP-966), and registrations after kills and power
-losses (KIP-903 and the boot-id rule).
+"""Models a partition with three replicas: AlterPartition, eligible leaders (KIP-966) and registrations.
 
-The controller's decisions, the leader's record of its followers and the follower's truncation are the node's own
-functions. The model adds their environment: brokers that learn metadata late, requests and answers that arrive late,
-twice or never, processes that are killed and machines that lose power. Time does not exist: a follower that lags may be
-removed, and a broker may be fenced, at any moment.
+Brokers register again after kills and power losses (KIP-903 and the boot-id rule).
+
+The node's own functions decide for the controller, track the leader's followers, and truncate followers. The model adds
+their environment: brokers that learn metadata late, requests and responses that arrive late, twice or never, processes
+that are killed, and machines that lose power. The model has no time: a follower may be removed from the ISR, and a
+broker may be fenced, at any moment.
 
 Not modelled: late fetches, reassignment, several directories, changes of configs.
 """
@@ -36,7 +37,7 @@ Log = tuple[tuple[int, int], ...]
 
 
 class Registered(NamedTuple):
-    """A broker as the controller knows it."""
+    """Holds the controller's view of one broker."""
 
     epoch: int
     incarnation: int
@@ -44,14 +45,14 @@ class Registered(NamedTuple):
 
 
 class View(NamedTuple):
-    """The metadata at one moment."""
+    """Holds the metadata at one moment."""
 
     part: PartitionImage
     brokers: tuple[Registered, ...]
 
 
 class Led(NamedTuple):
-    """The fields of `Leading`, as a value."""
+    """Holds the fields of `Leading` as a hashable value."""
 
     leader_epoch: int
     epoch_start: int
@@ -80,7 +81,7 @@ class Node(NamedTuple):
 
 
 class Asking(NamedTuple):
-    """An AlterPartition request that may arrive."""
+    """Holds an AlterPartition request in flight."""
 
     broker_id: int
     broker_epoch: int
@@ -97,7 +98,7 @@ class Answer(NamedTuple):
 
 
 class Arriving(NamedTuple):
-    """A registration that may arrive."""
+    """Holds a registration request in flight."""
 
     broker_id: int
     incarnation: int
@@ -106,7 +107,7 @@ class Arriving(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """The number of times that each event of the environment may still happen."""
+    """Holds how many times each event of the environment may still happen."""
 
     records: int = 1
     kills: int = 0
@@ -160,7 +161,7 @@ def _uuid(number: int) -> bytes:
 
 
 def after(view: View, records: Sequence[Any]) -> View:
-    """Returns the controller's view after it has committed these records."""
+    """Returns the controller's view of the metadata after it has committed the given records."""
     image = apply(image_of(view), records)
     known = tuple(
         Registered(one.epoch, int.from_bytes(one.incarnation_id, "big"), one.fenced)
@@ -201,10 +202,10 @@ def epochs_of(log: Log) -> LeaderEpochCache:
 
 
 class PartitionModel:
-    """The partition starts with these replicas in sync and broker 1 as its leader, which all brokers know."""
+    """Models one partition. At first the given replicas are in sync, and all brokers know that broker 1 leads."""
 
     def __init__(self, budget: Budget, isr: tuple[int, ...] = (1, 2, 3), *, keep_late: bool = False) -> None:
-        """`keep_late` keeps requests with an old epoch, although the controller refuses them."""
+        """Creates the model. With `keep_late`, refused requests with an old epoch stay in flight."""
         self._budget = budget
         self._keep_late = keep_late
         self._ids = (1, 2, 3)
@@ -354,7 +355,7 @@ class PartitionModel:
 
     @staticmethod
     def _diverging(leader: Node, led: Led, node: Node) -> tuple[int, int] | None:
-        """Returns the leader's answer to a follower whose log diverges, as `LongPoll._diverged` does."""
+        """Returns the leader's answer to a follower whose log diverges, as `Fetching._diverged` does."""
         if not node.log:
             return None
         last = node.log[-1][0]
@@ -432,8 +433,10 @@ class PartitionModel:
 
     @staticmethod
     def _start(state: State, each: int, node: Node) -> State:
-        """Starts a new process. If the previous incarnation asked for an epoch and got no answer, repeats that
-        incarnation."""
+        """Starts a new process.
+
+        It uses the incarnation id of the previous process again if that process got no response to its registration.
+        """
         used = [one.incarnation for one in state.nodes]
         incarnation = node.noted_incarnation or max(used) + 1
         started = node._replace(
@@ -490,7 +493,7 @@ class PartitionModel:
                 yield f"controller fences n{each}: {_shown(changed.view)}", self._pruned(changed)
 
     def _pruned(self, state: State) -> State:
-        """Drops messages that have no effect any more: requests with an old epoch, and answers to an ended proposal."""
+        """Drops messages without effect: requests with an old epoch, and responses to a proposal that has ended."""
         part = state.view.part
         asking = frozenset(
             one

@@ -1,10 +1,11 @@
-"""A quorum of Raft machines with changes of voters: elections, late requests, crashes, proposals.
+"""Models a quorum of Raft nodes: elections, late requests, crashes, proposals and changes of voters.
 
-The machines are the node's own (`penstock.raft`), on the disks and the network of the unit tests' `raft_cluster`, whose
-`Checker` states the invariants: one leader per epoch, log matching, leader completeness, commits only by a majority.
+The model runs the node's own code (`penstock.raft`) on the disks and the network of `raft_cluster` in the unit tests.
+The `Checker` of `raft_cluster` has the invariants: one leader per epoch, log matching, leader completeness, commits
+only by a majority.
 
-Time stands still. A timeout is a step that may happen at any moment, a limited number of times (`Budget`). Requests
-arrive in any order, also long after their sender has given up; an answer arrives at once, or is lost and the connection
+The model has no clock. A timeout may happen at any moment, a limited number of times (`Budget`). Requests arrive in any
+order, even long after their sender has stopped waiting. A response arrives at once, or it is lost and the connection
 breaks.
 """
 
@@ -29,7 +30,7 @@ from penstock.raft.states import Candidate, Follower, Leader, Prospective, Resig
 
 
 class Steady(Random):
-    """A source of random numbers that always returns zero, so that two states differ only by their events."""
+    """Returns zero as every random number, so that two states differ only by their events."""
 
     def random(self) -> float:
         return 0.0
@@ -42,7 +43,7 @@ class Steady(Random):
 
 
 class Budget(NamedTuple):
-    """The number of times that each event may still happen."""
+    """Holds how many times each event may still happen."""
 
     timeouts: int = 1
     proposals: int = 0
@@ -53,7 +54,7 @@ class Budget(NamedTuple):
 
 
 class State:
-    """A cluster as bytes. Two states are equal if they differ only in the numbers of messages and tickets."""
+    """Holds a cluster as bytes. Two states are equal if they differ only in the numbers of messages and tickets."""
 
     __slots__ = ("budget", "data", "key", "problem")
 
@@ -75,11 +76,11 @@ class State:
 
 
 def _ignore(line: str) -> None:
-    """Does nothing. It replaces a listener; a lambda could not be pickled."""
+    """Does nothing. This function replaces a listener, because a lambda could not be pickled."""
 
 
 class RaftModel:
-    """If `led`, node 1 has been elected and all logs are equal in the first state; otherwise no node has voted."""
+    """Models the quorum. In the first state no node has voted; with `led`, node 1 leads and all logs are equal."""
 
     def __init__(
         self,
@@ -176,7 +177,10 @@ def _steady(cluster: Cluster) -> None:
 
 
 def _arrive(cluster: Cluster, place: int, *, lost: bool = False) -> None:
-    """Delivers a request and every answer that it causes. If its own answer is lost, its connection breaks."""
+    """Delivers a request and all responses that it causes.
+
+    With `lost`, the response to this request is lost and its connection breaks.
+    """
     message = cluster.network.pop(place)
     cluster.deliver(message)
     if lost:
@@ -212,7 +216,7 @@ def _restart(cluster: Cluster, each: int) -> None:
 
 
 def _settle(cluster: Cluster) -> None:
-    """Delivers all requests in order until none is left."""
+    """Delivers all requests in order until no request is left."""
     for _ in range(1_000):
         if not cluster.network:
             return

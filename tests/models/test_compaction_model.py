@@ -1,4 +1,4 @@
-"""In any order of transactions and rounds, compaction does not change the table that read_committed readers see."""
+"""Tests that compaction does not change the last committed value of any key, in any order of events."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ BUGS: dict[str, tuple[Any, str, Any, tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_explorer_finds_a_violation_for_each_removed_rule_of_compaction(
+def test_removing_any_one_rule_of_compaction_breaks_an_invariant_of_the_model(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, attribute, wrong, steps = BUGS[name]

@@ -1,4 +1,4 @@
-"""No state of a small partition loses committed records. Each removed rule leads to a counterexample."""
+"""Tests that no reachable state of a partition loses committed records, and that a missing rule is found."""
 
 from collections.abc import Callable
 from typing import Any
@@ -52,7 +52,7 @@ def test_no_step_of_a_larger_model_allows_the_election_of_a_replica_that_lacks_c
     assert not found.broken, str(found)
 
 
-def test_requests_with_an_old_epoch_have_no_effect() -> None:
+def test_alter_partition_requests_with_an_old_epoch_have_no_effect_in_the_model() -> None:
     found = explore(PartitionModel(Budget(shrinks=1), TWO, keep_late=True))
     print(found)
     assert not found.broken, str(found)
@@ -122,7 +122,7 @@ BUGS: dict[str, tuple[Any, str, Callable[..., Any], Budget, tuple[str, ...]]] = 
 
 
 @pytest.mark.parametrize("name", BUGS)
-def test_explorer_finds_a_violation_for_each_removed_rule_of_replication(
+def test_removing_any_one_rule_of_replication_breaks_an_invariant_of_the_model(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, attribute, wrong, budget, steps = BUGS[name]

@@ -1,4 +1,4 @@
-"""No state of a small quorum has two leaders in an epoch or a leader without committed records."""
+"""Tests that no reachable state of a small quorum has two leaders in an epoch or a leader without committed records."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,12 +38,12 @@ def explored(model: RaftModel, most_states: int = 30_000) -> Explored:
         *("election and addition", "two candidates", "two candidates and a crash"),
     ],
 )
-def test_a_small_quorum_breaks_no_invariant(model: RaftModel) -> None:
+def test_no_reachable_state_of_a_small_quorum_breaks_an_invariant(model: RaftModel) -> None:
     assert not explored(model).broken
 
 
 @pytest.mark.slow
-def test_a_quorum_with_two_timeouts_breaks_no_invariant() -> None:
+def test_no_reachable_state_of_a_quorum_with_two_timeouts_breaks_an_invariant() -> None:
     assert not explored(RaftModel(Budget(timeouts=2))).broken
 
 
@@ -79,7 +79,9 @@ SLOW = "voters change while another change is not committed"
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == SLOW)) for name in BUGS])
-def test_explorer_finds_a_violation_for_each_removed_rule_of_raft(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removing_any_one_rule_of_raft_breaks_an_invariant_of_the_model(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     owner, attribute, wrong, model, steps = BUGS[name]
     monkeypatch.setattr(owner, attribute, wrong)
     require_broken(explored(model()), steps)

@@ -1,4 +1,4 @@
-"""Clients that send requests as different users to a node with an authorizer, and create ACLs for each other."""
+"""Sends requests as different users to a node with an authorizer, for tests of access control."""
 
 from __future__ import annotations
 

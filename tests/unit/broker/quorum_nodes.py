@@ -1,4 +1,4 @@
-"""Replicas of the quorum for tests: real sockets, disks in memory, no broker."""
+"""Runs replicas of the quorum for tests, with real sockets, with disks in memory and without brokers."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Replica:
         return self.quorum
 
     async def kill(self) -> None:
-        """Stops the replica at once. Its unflushed data survives, which a crash allows."""
+        """Stops the replica at once, as a crash does. Its unflushed data survives."""
         assert self.server is not None
         await self.running.abandon()
         await self.server.stop(grace_s=0)
@@ -206,7 +206,7 @@ class Replica:
 
 
 class Group:
-    """Replicas that know each other, and an event that is set on every change of one of them."""
+    """Holds replicas that know each other. `until` waits for their state to change."""
 
     def __init__(self) -> None:
         self.news = asyncio.Event()
@@ -229,7 +229,7 @@ class Group:
         return replica
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Waits until the condition holds; the time limit only ends a hanging test."""
+        """Waits until the condition is true. The time limit only ends a hanging test."""
         async with asyncio.timeout(LIMIT_S):
             while not condition():
                 left = next((one.failure for one in self.replicas if one.failure is not None), None)
@@ -239,7 +239,7 @@ class Group:
                 await self.news.wait()
 
     async def leader(self) -> Replica:
-        """Returns the leader, once it has committed a record of its epoch."""
+        """Waits until a leader has committed a record of its epoch, and returns this leader."""
 
         def found() -> list[Replica]:
             up = [one for one in self.replicas if one.quorum is not None]
@@ -249,7 +249,7 @@ class Group:
         return found()[0]
 
     async def all_have(self, replica: Replica) -> None:
-        """Waits until all replicas have committed the same records as this one."""
+        """Waits until all replicas have committed all records in the given replica's log."""
         await self.until(lambda: all(one.high_watermark == replica.log.log_end_offset for one in self.replicas))
 
     async def kill(self) -> None:

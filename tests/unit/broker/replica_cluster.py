@@ -1,6 +1,7 @@
-"""Partitions of several brokers in one loop, each broker with its own disk in memory, and links that can be cut.
+"""Runs partitions of several brokers in one event loop. Each broker has a disk in memory, and tests can cut links.
 
-The metadata is a plain image that the test changes; the controller is a few lines that accept proposals of leaders.
+The metadata is a plain image that the test changes. The controller is replaced by a few lines that accept the ISR
+proposals of leaders.
 """
 
 from __future__ import annotations
@@ -55,8 +56,7 @@ QUICK = {"replica.fetch.backoff.ms": "100", "replica.lag.time.max.ms": "1000"}
 
 
 def run(work: Coroutine[Any, Any, T], seed: int = 1) -> T:
-    """Runs a scenario in virtual time, so that waiting costs nothing. An unhandled exception of a task also fails the
-    test."""
+    """Runs a scenario in virtual time. An unhandled exception of a task also fails the test."""
     timeline = Timeline(random.Random(seed))
     try:
         result = timeline.run(work, timeline.process("test"), until=10_000)
@@ -71,7 +71,7 @@ def batch(*values: bytes) -> bytes:
 
 
 class Member:
-    """One broker."""
+    """Runs one broker of the cluster."""
 
     def __init__(self, cluster: Cluster, node_id: int, disk: MemoryDisk) -> None:
         self.cluster = cluster
@@ -159,7 +159,7 @@ class Member:
         return self.partitions.get(TOPIC, 0)
 
     def values(self) -> list[bytes]:
-        """Returns the records of this replica, as bytes of whole batches."""
+        """Returns the batches of this replica's log as bytes."""
         log = self.partition.log
         found: list[bytes] = []
         offset = log.log_start_offset
@@ -171,7 +171,7 @@ class Member:
         return found
 
     def append(self, *values: bytes, acks: int = -1) -> int:
-        """Appends a batch and returns the offset after it."""
+        """Appends a batch and returns the offset after its last record."""
         return self.partition.append(batch(*values), now_ms=NOW_MS, required_acks=acks).last_offset + 1
 
 
@@ -208,7 +208,7 @@ class Cluster:
                 await member.partitions.close()
 
     async def crash(self, node_id: int, rng: random.Random | None = None) -> None:
-        """Kills the process; with `rng` also the machine, and unsynced data may be lost."""
+        """Kills the process. With `rng`, also cuts the machine's power: unsynced data may be lost."""
         member = self.members[node_id]
         member.alive = False
         await member.replicas.close()
@@ -247,7 +247,7 @@ class Cluster:
         )
 
     def widen(self, *others: PartitionImage) -> None:
-        """Adds partitions to the topic, from the second on."""
+        """Adds partitions to the topic, beginning with partition 1."""
         self._change(self.partition, None, *others)
         self.publish()
 

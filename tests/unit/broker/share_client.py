@@ -1,4 +1,4 @@
-"""Share consumers and a producer for tests of share groups on one node."""
+"""Provides share consumers and a producer for tests of share groups on one node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SET = 0
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Waits until the condition is true. The time limit of the scenario ends the wait if it never becomes true."""
+    """Waits until the condition is true. The time limit of the scenario ends a wait that would never end."""
     while not condition():  # noqa: ASYNC110 - the node runs on a loop of its own
         await asyncio.sleep(0.01)
 
@@ -39,7 +39,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 async def configure(client: AsyncClient, group: str, **configs: str) -> None:
-    """Sets group configs; the group begins with the first record."""
+    """Sets configs of the group. By default the group starts at the earliest record."""
     settings = {
         "share.auto.offset.reset": "earliest",
         **{name.replace("_", "."): text for name, text in configs.items()},
@@ -78,7 +78,7 @@ async def client_of(node: Broker) -> AsyncIterator[AsyncClient]:
 
 
 async def take(consumer: ShareConsumer, count: int) -> list[Delivered]:
-    """Polls until the consumer has this many records."""
+    """Polls until the consumer has `count` records."""
     found: list[Delivered] = []
     while len(found) < count:
         found += await consumer.poll()

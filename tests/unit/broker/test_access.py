@@ -1,4 +1,4 @@
-"""Requests of clients on a node with an authorizer: refused, partly refused, and filtered responses."""
+"""Tests requests to a node with an authorizer: refused requests, partly refused requests, and filtered responses."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_metadata_reports_the_operations_that_the_client_is_allowed() -> None:
     with_clients(scenario)
 
 
-def test_describe_topic_partitions_leaves_out_invisible_topics_before_it_counts_pages() -> None:
+def test_describe_topic_partitions_does_not_count_invisible_topics_towards_its_page_limit() -> None:
     async def scenario(clients: Clients) -> None:
         request = describe_topics.DescribeTopicPartitionsRequest(response_partition_limit=1)
         answer = await clients.ask(ANN, request)
@@ -268,7 +268,7 @@ def test_find_coordinator_answers_only_for_groups_that_the_client_may_describe()
     with_clients(scenario)
 
 
-def test_producer_ids_are_given_to_clients_that_may_write_to_some_topic() -> None:
+def test_client_gets_a_producer_id_if_it_may_write_to_at_least_one_topic() -> None:
     async def scenario(clients: Clients) -> None:
         request = init_producer_id.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
         assert (await clients.ask(ANN, request)).error_code == 0
@@ -328,7 +328,7 @@ def test_acl_with_a_host_applies_only_to_clients_from_that_address() -> None:
     with_clients(scenario)
 
 
-def test_acl_that_is_created_twice_exists_once_and_is_described_by_a_filter() -> None:
+def test_acl_that_is_created_twice_is_described_once() -> None:
     async def scenario(clients: Clients) -> None:
         await clients.allow(BOB, Operation.READ, AclResource.TOPIC, "op", prefixed=True)
         await clients.allow(BOB, Operation.READ, AclResource.TOPIC, "op", prefixed=True)
@@ -382,7 +382,7 @@ def test_invalid_acl_is_refused_and_the_other_acls_of_the_request_are_created(
     with_clients(scenario)
 
 
-def test_resource_without_acls_is_open_only_if_allow_everyone_if_no_acl_found_is_set() -> None:
+def test_resource_without_acls_is_open_if_allow_everyone_if_no_acl_found_is_set() -> None:
     async def scenario(clients: Clients) -> None:
         assert (await clients.ask(BOB, produced("secret"), version=12)).responses[0].partition_responses[
             0
@@ -416,7 +416,7 @@ def test_forwarded_request_is_authorized_for_the_client_that_sent_it() -> None:
 def test_forwarded_request_is_authorized_for_the_host_of_the_client_that_sent_it(
     address: tuple[int, int, int, int], code: int
 ) -> None:
-    """The broker that forwards the request has the address 1.2.3.4."""
+    """Forwards a request from a broker whose own address is 1.2.3.4."""
 
     async def scenario(clients: Clients) -> None:
         await clients.allow(BOB, Operation.CREATE, AclResource.TOPIC, "x", host="10.0.0.1")

@@ -1,4 +1,4 @@
-"""Filters of responses: items that the client may not see are removed, or get an error if the request names them."""
+"""Tests the filters of responses: hidden items are removed, or get an error if the request names them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def ann(key: int) -> Asker:
-    """Returns a client that may describe the topic `open` and no other."""
+    """Returns a client that may describe only the topic `open`."""
     acl = AclImage(
         AclResource.TOPIC, "open", PatternType.LITERAL, "User:ann", "*", Operation.DESCRIBE, Permission.ALLOW
     )

@@ -1,8 +1,8 @@
-"""Every API × every resource that it needs × {no principal, no ACL, another operation, ACL, deny}.
+"""Tests every API with users who have all, some or none of the ACLs that Kafka requires, or a DENY.
 
 `ROWS` lists, independently of the table in `access.py`, which ACLs Kafka requires. Each row is checked on a node with
-one user for each case: a user without one of the ACLs, with all operations but the needed one, with a DENY besides all
-needed ACLs, and with exactly the needed ACLs.
+one user for each case: a user without one of the ACLs, with all operations except the needed operation, with a DENY in
+addition to all needed ACLs, and with exactly the needed ACLs.
 """
 
 from __future__ import annotations
@@ -273,8 +273,11 @@ def name_of(row: Row, resource: AclResource) -> str:
 
 
 def acls_of(row: Row) -> list[AclCreation]:
-    """Returns the ACLs of the user `all`, and of `no0`, `other0` and `deny0` for the row's first ACL, `no1` … for its
-    second."""
+    """Returns the ACLs of each user in a row.
+
+    The user `all` has every ACL of the row. The users `no0`, `other0` and `deny0` test its first ACL, `no1`, `other1`
+    and `deny1` its second ACL, and so on.
+    """
 
     def allow(user: str, need: Need, *, deny: bool = False) -> AclCreation:
         operation, resource = need

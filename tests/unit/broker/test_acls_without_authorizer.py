@@ -1,4 +1,4 @@
-"""ACL requests without an authorizer: answered as by Apache Kafka 4.3.1, and advertised by ApiVersions."""
+"""Tests ACL requests to a node without an authorizer: responses as in Apache Kafka 4.3.1."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def answer(api_key: int, version: int, request: Any, response_class: type[Any]) 
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_every_acl_request_gets_security_disabled(version: int) -> None:
+def test_every_acl_request_gets_security_disabled_without_an_authorizer(version: int) -> None:
     described = answer(29, version, DescribeAclsRequest(), DescribeAclsResponse)
     assert (described.error_code, described.resources) == (DISABLED, [])
     assert "No authorizer is configured" in described.error_message
@@ -39,7 +39,7 @@ def test_every_acl_request_gets_security_disabled(version: int) -> None:
 
 
 @pytest.mark.parametrize("role", ["BROKER", "CONTROLLER"])
-def test_the_acl_apis_are_advertised_on_broker_and_controller_listeners(role: Any) -> None:
+def test_acl_apis_are_advertised_on_all_listeners_even_without_an_authorizer(role: Any) -> None:
     told = {each.api_key: (each.min_version, each.max_version) for each in api_keys(role)}
     assert {key: told[key] for key in (29, 30, 31)} == {29: (1, 3), 30: (1, 3), 31: (1, 3)}
     assert served_versions(29, role) == range(1, 4)

@@ -1,4 +1,4 @@
-"""Requests to transaction coordinators on other nodes, which add or verify partitions."""
+"""Tests requests that ask transaction coordinators on other nodes to add or verify partitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.protocol.messages.api_24_add_partitions_to_txn import (
 
 
 class Coordinators:
-    """Coordinators that refuse partition 9 of every topic."""
+    """Replaces transaction coordinators on other nodes. Refuses partition 9 of every topic."""
 
     def __init__(self) -> None:
         self.asked: list[AddPartitionsToTxnRequest] = []
@@ -60,7 +60,7 @@ class Coordinators:
         )
 
 
-def test_each_partition_gets_its_own_verification_result() -> None:
+def test_each_partition_of_a_transaction_gets_its_own_verification_result() -> None:
     async def scenario() -> None:
         peers = Coordinators()
         codes = await Admission(peers, peers.spawn).ask(2, "tx", 5, 1, [("t", 0), ("t", 9)], add=False)
@@ -76,7 +76,7 @@ def test_each_partition_gets_its_own_verification_result() -> None:
     asyncio.run(scenario())
 
 
-def test_waiting_verifications_share_a_request_that_names_each_transaction_at_most_once() -> None:
+def test_waiting_verifications_are_sent_in_one_request_that_names_each_transaction_at_most_once() -> None:
     async def scenario() -> None:
         peers = Coordinators()
         peers.gate.clear()

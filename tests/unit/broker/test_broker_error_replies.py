@@ -1,4 +1,4 @@
-"""Error responses of every API, and the splitting of requests by fault rules."""
+"""Tests the error responses of every API, and how fault rules split requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAMPLES: dict[str, Any] = {"string": "x", "uuid": b"u" * 16}
 
 
 def filled(struct: type[Struct], version: int) -> Any:
-    """Returns a message with one item in every array, so that errors have a place."""
+    """Returns a message with one item in every array, so that its error response has items with error codes."""
     made = struct()
     for field in struct.FIELDS:
         if field.exists_in(version) and field.kind == "array":
@@ -131,7 +131,7 @@ def test_splitting_a_request_leaves_no_second_request_if_all_partitions_match() 
     assert hit is not None
 
 
-def test_merging_puts_partitions_back_under_their_topic() -> None:
+def test_merging_two_responses_lists_all_partitions_under_their_topic() -> None:
     served: Any = error_response(0, 9, produce(("t", [1]), ("u", [0])), ErrorCode.NONE)
     refused: Any = error_response(0, 9, produce(("t", [0])), ErrorCode.NOT_LEADER_OR_FOLLOWER)
     merged = merge(served, refused, 9)

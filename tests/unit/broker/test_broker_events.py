@@ -1,4 +1,4 @@
-"""Events of a node: observers receive each role change of the quorum once, and the log line is one of the observers."""
+"""Tests the events of a node: each observer, such as the logger, gets each role change of the quorum once."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ from penstock.raft.voters import Voter, VoterSet
 
 
 class _Follower:
-    """A follower of the quorum that remembers the roles it was notified of."""
+    """Listens to the quorum and remembers the roles of which it was notified."""
 
     def __init__(self) -> None:
         self.roles: list[tuple[str, int, int]] = []
@@ -69,7 +69,7 @@ def test_observer_gets_an_event_for_each_role_change_of_the_quorum() -> None:
     assert QuorumRoleChanged(1, "leader", 1, 1) in events
 
 
-def test_a_truncation_of_the_metadata_log_is_reported_with_the_offsets_that_were_cut() -> None:
+def test_truncation_of_the_metadata_log_is_reported_with_the_removed_offsets() -> None:
     async def run() -> None:
         events: list[NodeEvent] = []
         quorum, log = lone_voter(events.append)

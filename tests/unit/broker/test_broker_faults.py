@@ -1,4 +1,4 @@
-"""Fault rules, with a handler that only records its requests."""
+"""Tests fault rules with a handler that only records its requests."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def produce_request(*partitions: int, topic: str = "t") -> ProduceRequest:
 
 
 class Log:
-    """A handler that records and accepts every partition."""
+    """Handles requests: records and accepts every partition."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, int]] = []

@@ -1,4 +1,4 @@
-"""Coordinators on three real nodes: acknowledged changes survive the death of their node."""
+"""Tests coordinators on three real nodes: acknowledged changes survive the death of the coordinator's node."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def state_of(client: AsyncClient, transactional_id: str) -> str:
 
 
 async def read_committed(client: AsyncClient, count: int) -> list[bytes | None]:
-    """Reads committed records from all partitions, until there are this many and no more arrive."""
+    """Reads committed records from all partitions until it has `count` records and no more records arrive."""
     values: list[bytes | None] = []
     settings = ConsumerSettings(isolation_level=READ_COMMITTED, max_wait_ms=50)
     async with Consumer(client, settings) as consumer:

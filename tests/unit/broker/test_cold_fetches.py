@@ -1,4 +1,4 @@
-"""A fetch of records that are not in memory: a thread reads them, and until then they count as an unsent response."""
+"""Tests fetches of records that are not in the page cache: a thread reads them, and their bytes count as unsent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ColdSlice:
 
 
 class ColdFetching(Fetching):
-    """A fetch that finds one slice, none of which is in memory."""
+    """Fetches one slice of records that is not in the page cache."""
 
     __slots__ = ("outcome",)
     outcome: asyncio.Future[bytes]
@@ -42,7 +42,7 @@ class ColdFetching(Fetching):
 
 
 @pytest.mark.parametrize("end", ["read", "failed", "hung up"])
-def test_cold_fetch_releases_its_reserved_bytes_after_a_read_or_an_error_or_a_disconnect(end: str) -> None:
+def test_fetch_from_disk_releases_its_reserved_memory_after_success_error_or_disconnect(end: str) -> None:
     async def scenario() -> None:
         unsent = ByteBudget(10 * SIZE)
         fetching = ColdFetching(
@@ -67,7 +67,7 @@ def test_cold_fetch_releases_its_reserved_bytes_after_a_read_or_an_error_or_a_di
 
 
 class ParkedColdFetching(ColdFetching):
-    """A fetch that finds nothing at first, and later one slice that is not in memory."""
+    """Fetches no records at first, and later one slice that is not in the page cache."""
 
     __slots__ = ("passes",)
     passes: int
@@ -77,7 +77,7 @@ class ParkedColdFetching(ColdFetching):
         return super().pass_over(some) if self.passes > 1 else ([PartitionRead(cast(Any, None))], 0, False)
 
 
-def test_parked_fetch_that_is_notified_and_then_abandoned_is_answered_once() -> None:
+def test_parked_fetch_that_is_notified_and_then_abandoned_gets_one_response() -> None:
     async def scenario() -> None:
         fetching = ParkedColdFetching(cast(Any, SimpleNamespace()), [], min_bytes=1, max_bytes=SIZE, isolation=0)
         fetching.passes = 0

@@ -1,4 +1,4 @@
-"""The config and quota handlers, with a metadata log that commits at once."""
+"""Tests the config and quota handlers with a metadata log that commits at once."""
 
 import asyncio
 import logging
@@ -105,7 +105,7 @@ def alter(
     return ErrorCode(reply.error_code).name, reply.error_message
 
 
-def test_altered_topic_configs_are_described(broker: Any) -> None:
+def test_describe_configs_returns_an_altered_topic_config(broker: Any) -> None:
     assert alter(broker, TOPIC, "t", ("retention.ms", SET, "5")) == ("NONE", None)
     [config] = describe(broker, TOPIC, "t", ["retention.ms", "nonsense"], include_synonyms=True).configs
     assert (config.name, config.value, config.config_source, config.config_type) == ("retention.ms", "5", 1, 5)
@@ -113,7 +113,7 @@ def test_altered_topic_configs_are_described(broker: Any) -> None:
     assert config.documentation is None
 
 
-def test_synonyms_and_documentation_are_returned_on_request(broker: Any) -> None:
+def test_describe_configs_returns_synonyms_and_documentation_on_request(broker: Any) -> None:
     [config] = describe(broker, TOPIC, "t", ["segment.bytes"]).configs
     assert config.synonyms == []
     [config] = describe(broker, TOPIC, "t", ["segment.bytes"], include_documentation=True).configs
@@ -121,7 +121,7 @@ def test_synonyms_and_documentation_are_returned_on_request(broker: Any) -> None
 
 
 @pytest.mark.parametrize("keys", [None, []])
-def test_an_empty_list_of_names_means_all_configs(broker: Any, keys: list[str] | None) -> None:
+def test_describe_configs_with_an_empty_list_of_names_returns_all_configs(broker: Any, keys: list[str] | None) -> None:
     assert len(describe(broker, TOPIC, "t", keys).configs) == 34
 
 
@@ -148,20 +148,24 @@ def test_an_empty_list_of_names_means_all_configs(broker: Any, keys: list[str] |
         (GROUP, "", "INVALID_REQUEST", "The group has no name: give a name."),
     ],
 )
-def test_invalid_resources_are_refused(broker: Any, kind: int, name: str, code: str, message: str) -> None:
+def test_describe_configs_refuses_an_invalid_resource(
+    broker: Any, kind: int, name: str, code: str, message: str
+) -> None:
     result = describe(broker, kind, name)
     assert (ErrorCode(result.error_code).name, result.error_message) == (code, message)
     assert result.configs == []
 
 
 @pytest.mark.parametrize(("kind", "name"), [(BROKER, "1"), (BROKER, ""), (LOGGER, "1"), (METRICS, "s"), (GROUP, "g")])
-def test_brokers_loggers_client_metrics_and_groups_can_be_described(broker: Any, kind: int, name: str) -> None:
+def test_describe_configs_describes_brokers_loggers_client_metrics_and_groups(
+    broker: Any, kind: int, name: str
+) -> None:
     result = describe(broker, kind, name, include_synonyms=True, include_documentation=True)
     assert result.error_code == 0
     assert bool(result.configs) is (name != "")
 
 
-def test_an_unknown_resource_type_refuses_the_whole_request(broker: Any) -> None:
+def test_describe_configs_with_an_unknown_resource_type_is_refused_as_a_whole(broker: Any) -> None:
     resources = [DescribeConfigsResource(resource_type=kind, resource_name="t") for kind in (TOPIC, 99)]
     response = api_32_describe_configs.handle(broker, context(), DescribeConfigsRequest(resources=resources))
     assert isinstance(response, DescribeConfigsResponse)
@@ -169,7 +173,7 @@ def test_an_unknown_resource_type_refuses_the_whole_request(broker: Any) -> None
 
 
 def answered(broker: Any, version: int, request: DescribeConfigsRequest) -> DescribeConfigsResponse | Encoded:
-    """Returns the response to a request with more resources than one event loop iteration describes."""
+    """Returns the response to a request that needs several event loop iterations."""
 
     async def wait() -> DescribeConfigsResponse | Encoded:
         answer = api_32_describe_configs.handle(broker, context(version), request)
@@ -209,21 +213,21 @@ def test_describing_many_topics_returns_the_same_results_as_describing_each_alon
         assert many.body == expected
 
 
-def test_cached_topic_configs_are_dropped_when_a_setting_changes(broker: Any) -> None:
+def test_describe_configs_drops_its_cached_topic_configs_when_a_broker_config_changes(broker: Any) -> None:
     assert len(describe(broker, TOPIC, "t").configs) == 34
     broker.settings.apply_dynamic({"message.max.bytes": "7"}, {})
     shown = {config.name: config.value for config in describe(broker, TOPIC, "t").configs}
     assert shown["max.message.bytes"] == "7"
 
 
-def test_a_dynamic_setting_of_the_broker_takes_effect_and_is_shown(broker: Any) -> None:
+def test_altered_broker_config_takes_effect_and_is_described_as_dynamic(broker: Any) -> None:
     assert alter(broker, BROKER, "1", ("max.connections", SET, "7"))[0] == "NONE"
     broker.settings.apply_image(broker.metadata.image)
     [config] = describe(broker, BROKER, "1", ["max.connections"]).configs
     assert (config.value, config.config_source, config.read_only) == ("7", 2, False)
 
 
-def test_alter_configs_replaces_all_configs(broker: Any) -> None:
+def test_alter_configs_handler_replaces_all_configs_of_a_topic(broker: Any) -> None:
     alter(broker, TOPIC, "t", ("retention.ms", SET, "5"))
     resource = legacy.AlterConfigsResource(
         resource_type=TOPIC, resource_name="t", configs=[legacy.AlterableConfig(name="segment.ms", value="9")]
@@ -250,7 +254,7 @@ def level(broker: Any, name: str) -> str | None:
     return config.value
 
 
-def test_levels_of_loggers_are_set_and_deleted(broker: Any, logger: logging.Logger) -> None:
+def test_incremental_alter_configs_sets_and_deletes_log_levels(broker: Any, logger: logging.Logger) -> None:
     before = broker.metadata.image
     for name, number in (("DEBUG", 10), ("TRACE", 5), ("FATAL", 50), ("WARN", 30)):
         assert alter(broker, LOGGER, "1", (logger.name, SET, name)) == ("NONE", None)
@@ -261,7 +265,9 @@ def test_levels_of_loggers_are_set_and_deleted(broker: Any, logger: logging.Logg
     assert broker.metadata.image.configs == before.configs
 
 
-def test_validate_only_does_not_change_a_log_level(broker: Any, logger: logging.Logger) -> None:
+def test_incremental_alter_configs_with_validate_only_does_not_change_a_log_level(
+    broker: Any, logger: logging.Logger
+) -> None:
     assert alter(broker, LOGGER, "1", (logger.name, SET, "DEBUG"), validate_only=True) == ("NONE", None)
     assert logger.level == logging.NOTSET
 
@@ -297,7 +303,7 @@ def test_validate_only_does_not_change_a_log_level(broker: Any, logger: logging.
         ("", ("root", SET, "INFO"), "INVALID_REQUEST", "'' is not a node id: give a number."),
     ],
 )
-def test_invalid_log_levels_are_refused(
+def test_incremental_alter_configs_refuses_invalid_log_levels(
     broker: Any, node: str, op: tuple[str, int, str | None], code: str, message: str
 ) -> None:
     assert alter(broker, LOGGER, node, op) == (code, message)
@@ -316,7 +322,7 @@ def test_invalid_log_levels_are_refused(
         (1, [GROUP], [("g", GROUP)]),
     ],
 )
-def test_resources_with_configs_are_listed(
+def test_list_config_resources_returns_the_resources_that_have_configs(
     broker: Any, version: int, kinds: list[int], names: list[tuple[str, int]]
 ) -> None:
     alter(broker, METRICS, "s", ("metrics", SET, "*"))
@@ -327,13 +333,13 @@ def test_resources_with_configs_are_listed(
     assert [(each.resource_name, each.resource_type) for each in response.config_resources] == names
 
 
-def test_listing_an_unknown_resource_type_is_refused(broker: Any) -> None:
+def test_list_config_resources_refuses_an_unknown_resource_type(broker: Any) -> None:
     request = ListConfigResourcesRequest(resource_types=[TOPIC, 99])
     response = api_74_list_config_resources.handle(broker, context(1), request)
     assert (response.error_code, response.config_resources) == (ErrorCode.UNSUPPORTED_VERSION, [])
 
 
-def test_altered_quotas_are_described(broker: Any) -> None:
+def test_describe_client_quotas_returns_an_altered_quota(broker: Any) -> None:
     entry = alter_quotas.EntryData(
         entity=[alter_quotas.EntityData(entity_type="user", entity_name=None)],
         ops=[alter_quotas.OpData(key="producer_byte_rate", value=5.0)],
@@ -366,7 +372,9 @@ def test_describe_client_quotas_with_an_invalid_filter_returns_null_entries(brok
         (["alice", "alice"], [("alice", 92, [])]),
     ],
 )
-def test_scram_credentials_are_shown_without_their_keys(broker: Any, asked: list[str] | None, found: list[Any]) -> None:
+def test_describe_user_scram_credentials_does_not_return_the_keys(
+    broker: Any, asked: list[str] | None, found: list[Any]
+) -> None:
     broker.metadata.image = MetadataImage(
         scram_credentials={
             ("alice", 2): ScramImage(b"salt", b"stored", b"server", 8192),
@@ -392,7 +400,7 @@ def resources(count: int, kind: int, name: str = "{}") -> list[DescribeConfigsRe
 
 @pytest.mark.usefixtures("no_collections")
 @pytest.mark.parametrize("version", [1, 4])
-def test_resource_that_a_request_contains_twice_is_described_twice_but_computed_once(
+def test_configs_of_a_resource_that_a_request_repeats_are_computed_once(
     broker: Any, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = 0
@@ -426,7 +434,7 @@ def test_resource_that_a_request_contains_twice_is_described_twice_but_computed_
 def test_describe_configs_handles_a_bounded_number_of_configs_per_event_loop_iteration(
     broker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Uses groups, because any group name has all group configs."""
+    """Describes groups, because every group name has all group configs."""
     made: list[int] = []
     config = api_32_describe_configs._config
 
@@ -457,7 +465,7 @@ def test_describe_configs_handles_a_bounded_number_of_configs_per_event_loop_ite
 
 @pytest.mark.parametrize(("kind", "name"), [(BROKER, "1"), (GROUP, "g{}")])
 @pytest.mark.parametrize("version", [1, 4])
-def test_resources_that_do_not_fit_into_the_response_are_refused(
+def test_describe_configs_refuses_resources_that_would_make_the_response_too_large(
     broker: Any, kind: int, name: str, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config_answers, "MAX_ANSWER_BYTES", 200_000)

@@ -1,4 +1,4 @@
-"""The active controller alone, in virtual time: when it fences brokers, and its periodic work."""
+"""Tests the active controller in virtual time: when it fences brokers, and its periodic work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SETTINGS = {"node.id": "9", "min.insync.replicas": "2"}
 
 
 class FakeLog:
-    """The part of the metadata log that the controller uses; it commits at once."""
+    """Replaces the metadata log: commits every decision at once."""
 
     def __init__(self) -> None:
         self.image: MetadataImage = replace(EMPTY_IMAGE, features=default_features(30))
@@ -70,7 +70,7 @@ class FakeLog:
 
 @dataclass
 class FakeNetwork:
-    """A network whose ports accept, refuse or ignore connections."""
+    """Replaces the network: its ports accept, refuse or ignore connections."""
 
     ports: dict[int, str] = field(default_factory=dict)
     tried: list[int] = field(default_factory=list)
@@ -155,7 +155,7 @@ class Stage:
         return self.told
 
     async def register_alive(self, broker_id: int, life: int) -> int:
-        """Registers like a running process: reads the refusal, then names the registration that it replaces."""
+        """Registers as a running process does: gets a refusal, then names the registration that it replaces."""
         return await self.register(broker_id, life, ended=await self.refused(broker_id, life))
 
     async def beat(self, broker_id: int, **fields: Any) -> Any:
@@ -253,7 +253,7 @@ def test_events_of_unfenced_and_fenced_brokers_have_the_time_of_the_last_heartbe
     assert [each.nodes for each in stage.events if isinstance(each, NetworkPartitionSuspected)] == [(1,)]
 
 
-def test_a_killed_process_is_fenced_at_once() -> None:
+def test_broker_whose_process_is_killed_is_fenced_at_once() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2, 3)
         stage.topic(PARTITION)
@@ -270,7 +270,7 @@ def test_a_killed_process_is_fenced_at_once() -> None:
     assert "refused" in (failover.how or "")
 
 
-def test_a_broker_whose_listener_closes_shortly_after_its_connection_is_fenced_at_once() -> None:
+def test_broker_whose_listener_closes_shortly_after_its_connection_is_fenced_at_once() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         stage.connections[1].close()
@@ -284,7 +284,7 @@ def test_a_broker_whose_listener_closes_shortly_after_its_connection_is_fenced_a
 
 
 @pytest.mark.parametrize("how", ["accepts", "silent"])
-def test_a_lost_connection_alone_fences_no_broker(how: str) -> None:
+def test_broker_that_loses_only_its_connection_is_not_fenced(how: str) -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         stage.network.ports[1] = how
@@ -324,7 +324,7 @@ def test_closing_an_old_connection_does_not_fence_a_broker_that_has_a_new_connec
     play(script)
 
 
-def test_a_new_controller_probes_every_broker() -> None:
+def test_new_controller_fences_a_broker_that_refuses_connections_at_once_and_a_silent_broker_later() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2, 3)
         stage.topic(PARTITION)
@@ -357,7 +357,7 @@ def test_pause_of_the_controller_fences_no_broker() -> None:
 
 @pytest.mark.parametrize("pause_s", [7.5, 9.5, 60.0])
 def test_a_pause_of_the_controller_does_not_shorten_sessions(pause_s: float) -> None:
-    """Checks that after a pause at any moment each broker has its remaining session time, except for about a second."""
+    """Checks pauses at different moments: each broker keeps its remaining session time, except for about a second."""
 
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
@@ -433,7 +433,7 @@ def test_restarted_broker_replaces_its_ended_incarnation_but_not_an_incarnation_
     play(script)
 
 
-def test_a_late_registration_of_an_ended_incarnation_changes_nothing() -> None:
+def test_late_registration_of_an_ended_incarnation_is_refused() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         stage.connections.pop(1).close()
@@ -446,7 +446,7 @@ def test_a_late_registration_of_an_ended_incarnation_changes_nothing() -> None:
     play(script)
 
 
-def test_late_registration_does_not_make_another_late_registration_valid() -> None:
+def test_repeated_late_registrations_of_an_ended_incarnation_are_all_refused() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         first = stage.log.image.brokers[1].epoch
@@ -470,7 +470,7 @@ def test_late_registration_does_not_make_another_late_registration_valid() -> No
     play(script)
 
 
-def test_a_broker_of_another_cluster_is_refused() -> None:
+def test_registration_of_a_broker_of_another_cluster_is_refused() -> None:
     async def script(stage: Stage) -> None:
         request = api_62.BrokerRegistrationRequest(broker_id=1, cluster_id="another")
         with pytest.raises(KafkaError) as refusal:
@@ -498,7 +498,7 @@ def test_a_controlled_shutdown_waits_until_the_other_brokers_have_the_metadata()
     play(script)
 
 
-def test_leadership_returns_to_preferred_replicas_periodically() -> None:
+def test_controller_periodically_elects_preferred_leaders() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2, 3)
         stage.topic(replace(PARTITION, leader=2))
@@ -509,7 +509,7 @@ def test_leadership_returns_to_preferred_replicas_periodically() -> None:
     assert play(script, {**settings, "auto.leader.rebalance.enable": "false"}).partition.leader == 2
 
 
-def test_enabling_unclean_elections_takes_effect_at_once() -> None:
+def test_controller_elects_an_unclean_leader_as_soon_as_a_config_allows_it() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(2, 3)
         stage.topic(replace(PARTITION, isr=(), elr=(1,), leader=-1, last_known_elr=(1,)))
@@ -534,6 +534,6 @@ def test_former_controller_stops_all_periodic_work() -> None:
     play(script)
 
 
-def test_rules_for_partition_changes_come_from_the_broker_settings() -> None:
+def test_rules_of_the_controller_are_read_from_the_broker_settings() -> None:
     rules = rules_of(Settings({"node.id": "4", "min.insync.replicas": "2", "unclean.leader.election.enable": "true"}))
     assert (rules.min_insync_replicas, rules.unclean_leader_election, rules.node_id) == (2, True, 4)

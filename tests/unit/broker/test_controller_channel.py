@@ -1,4 +1,4 @@
-"""The channel to the active controller when the controller changes, and heartbeats that continue after errors."""
+"""Tests the channel to the active controller when the controller changes, and heartbeats after errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(work: Any) -> None:
 
 
 class FakeConnection:
-    """A connection to a node by its port: one node never answers, all others answer at once."""
+    """Replaces a connection: the node at one port never answers, all other nodes answer at once."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -58,7 +58,7 @@ async def opened(network: Any, host: str, port: int, settings: Any = None) -> Fa
     return FakeConnection(port)
 
 
-def test_requests_to_a_paused_controller_go_to_the_new_controller_as_soon_as_that_one_is_known(
+def test_requests_to_a_paused_controller_are_sent_to_the_new_controller_once_it_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(BrokerConnection, "open", opened)
@@ -83,7 +83,7 @@ def test_requests_to_a_paused_controller_go_to_the_new_controller_as_soon_as_tha
 
 
 def alive(ask: Any, directories: Any = lambda: Directories([], [], []), observer: Observer = log_event) -> Lifecycle:
-    """Returns a broker that counts as registered for its heartbeats."""
+    """Returns the lifecycle of a registered broker, which sends heartbeats."""
     image = SimpleNamespace(offset=5, brokers={}, features={METADATA_VERSION: 30})
     metadata = SimpleNamespace(image=image, reaches_other_cluster=False)
     identity = Identity(1, "c", bytes(16), True, False, {}, {})
@@ -124,7 +124,7 @@ def test_a_broker_that_gets_no_answer_during_a_session_timeout_suspects_the_netw
     run(scenario())
 
 
-def test_state_change_during_a_heartbeat_is_sent_right_after_the_response() -> None:
+def test_broker_sends_another_heartbeat_at_once_if_its_directories_change_during_a_heartbeat() -> None:
     async def scenario() -> None:
         told: list[tuple[list[bytes], list[bytes]]] = []
         online, failed, closed = bytes([1] * 16), bytes([2] * 16), bytes([3] * 16)
@@ -149,7 +149,7 @@ def test_state_change_during_a_heartbeat_is_sent_right_after_the_response() -> N
     run(scenario())
 
 
-def test_heartbeats_continue_after_an_unexpected_error(caplog: pytest.LogCaptureFixture) -> None:
+def test_broker_continues_its_heartbeats_after_an_unexpected_error(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         beats: list[Any] = []
 

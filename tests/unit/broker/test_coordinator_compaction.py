@@ -1,4 +1,4 @@
-"""The journal of a coordinator is a compacted topic: it stays small, and compaction keeps the latest state."""
+"""Tests the compaction of a coordinator's log: the log stays small and keeps the latest state."""
 
 import asyncio
 import time
@@ -88,7 +88,7 @@ LONG_ID = "x" * 30_000  # fills segments sooner
 
 
 def states_in_the_journal(broker: Broker) -> list[Transaction | None]:
-    """Returns the remaining states of each id, in order."""
+    """Returns the transaction states that are still in the log, in the order of the log."""
     records = broker.records("__transaction_state")
     entries = [decode_transaction(record.key, record.value) for record in records]
     return [entry.transaction for entry in entries if entry is not None]
@@ -103,7 +103,7 @@ def epochs_of(broker: Broker, transactional_id: str) -> list[int]:
 
 
 async def start_often(broker: Broker, transactional_id: str, times: int) -> tuple[int, int]:
-    """Writes a record per start of a producer; returns the last producer id and epoch."""
+    """Sends `times` InitProducerId requests; each writes a record. Returns the last producer id and epoch."""
     connection = await BrokerConnection.open(RealNetwork(), broker.host, broker.port)
     try:
         async with asyncio.timeout(120):

@@ -1,4 +1,4 @@
-"""A coordinator whose partition has other replicas: they may be slow, too few, or follow another leader."""
+"""Tests a coordinator whose partition has other replicas, which may be slow, too few, or follow another leader."""
 
 import asyncio
 from collections.abc import Callable
@@ -135,7 +135,7 @@ def test_coordinator_returns_loaded_state_only_once_it_is_committed() -> None:
     run(scenario)
 
 
-def test_markers_of_a_loaded_transaction_are_sent_once_its_decision_is_committed() -> None:
+def test_markers_of_a_loaded_transaction_are_sent_after_its_decision_is_committed() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
         performed: list[tuple[object, object]] = []
@@ -165,7 +165,7 @@ def test_markers_of_a_loaded_transaction_are_sent_once_its_decision_is_committed
     run(scenario)
 
 
-def test_markers_of_a_decision_that_was_not_replicated_in_time_are_sent_once_it_is_committed() -> None:
+def test_markers_are_sent_after_a_late_commit_even_if_the_client_already_got_a_timeout_error() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
         performed: list[object] = []
@@ -206,7 +206,7 @@ def test_coordinator_write_is_refused_and_changes_no_state_if_too_few_replicas_a
     run(scenario)
 
 
-def test_coordinator_write_is_kept_and_client_retries_if_the_isr_shrinks_after_the_append() -> None:
+def test_coordinator_keeps_a_write_and_the_client_gets_a_retriable_error_if_the_isr_shrinks_after_the_append() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
         coordinator = coordinate(partition)
@@ -228,7 +228,7 @@ def test_coordinator_write_is_kept_and_client_retries_if_the_isr_shrinks_after_t
     run(scenario)
 
 
-def test_coordinator_write_that_is_not_replicated_in_time_gets_a_retriable_error() -> None:
+def test_client_gets_a_retriable_error_if_a_coordinator_write_is_not_replicated_in_time() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
         shard = coordinate(partition).machine

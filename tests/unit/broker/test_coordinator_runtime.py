@@ -1,4 +1,4 @@
-"""The runtime of coordinators, with a log whose high watermark the test moves."""
+"""Tests the runtime of coordinators with a log whose high watermark the test moves."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -49,7 +49,7 @@ class Slice:
 
 @dataclass
 class MemoryPartition:
-    """A partition of whole batches; with `replicated` an append is committed at once."""
+    """Replaces a partition: keeps batches in memory, and with `replicated` commits an append at once."""
 
     replicated: bool = True
     refuse: KafkaError | None = None
@@ -176,7 +176,7 @@ async def passes(count: int = 3) -> None:
         await asyncio.sleep(0)
 
 
-def test_coordinator_writes_of_one_event_loop_iteration_are_one_batch() -> None:
+def test_all_coordinator_writes_of_one_event_loop_iteration_are_appended_as_one_batch() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         coordinator = coordinate(partition)
@@ -212,7 +212,7 @@ def test_responses_and_reads_of_uncommitted_state_wait_for_the_high_watermark() 
 
 
 def test_each_uncommitted_coordinator_write_is_answered_within_its_timeout() -> None:
-    """The second write comes after the first was answered, while the high watermark still does not move."""
+    """Sends the second write after the first write was answered, while the high watermark still does not move."""
 
     async def scenario() -> None:
         partition = MemoryPartition(replicated=False)
@@ -316,7 +316,7 @@ def test_coordinator_that_loses_its_partition_fails_uncommitted_requests() -> No
     run(scenario)
 
 
-def test_a_write_larger_than_a_batch_is_split_and_a_record_larger_than_a_batch_is_refused() -> None:
+def test_coordinator_splits_a_write_larger_than_a_batch_and_refuses_a_record_larger_than_a_batch() -> None:
     async def scenario() -> None:
         partition = MemoryPartition(max_message_bytes=1000)
         coordinator = coordinate(partition)
@@ -372,7 +372,7 @@ def test_coordinator_answers_other_requests_while_it_loads_a_large_log() -> None
     run(scenario)
 
 
-def test_coordinator_timers_fire_without_a_request() -> None:
+def test_coordinator_timer_fires_even_if_no_request_arrives() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()
         config = GroupConfig(initial_rebalance_delay_ms=5)

@@ -1,4 +1,4 @@
-"""Which partitions of an internal topic have a coordinator on this broker when the metadata image changes."""
+"""Tests which partitions of an internal topic have a coordinator on this broker after a change of the image."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HERE, ELSEWHERE = 1, 2
 
 
 class Hosted:
-    """Hosts one topic `o`, whose partitions may have any leader."""
+    """Holds one topic `o`, whose partitions may have any leader."""
 
     def __init__(self, count: int) -> None:
         self.partitions = {index: MemoryPartition() for index in range(count)}
@@ -39,7 +39,7 @@ class Hosted:
         return self.partitions[index]
 
     def lead(self, **leaders: tuple[int, int]) -> bool:
-        """Sets the leaders of partitions, given as p0=(leader, epoch), p1=…."""
+        """Sets the leader and leader epoch of partitions, given as p0=(leader, epoch), p1=…."""
         parts = {}
         for name, (leader, epoch) in leaders.items():
             self.partitions[int(name[1:])].leader_epoch = epoch
@@ -61,7 +61,7 @@ def test_broker_has_coordinators_only_for_partitions_that_it_leads() -> None:
     asyncio.run(scenario())
 
 
-def test_parked_requests_get_not_coordinator_when_the_partition_moves() -> None:
+def test_requests_that_wait_at_a_coordinator_get_not_coordinator_when_its_partition_moves() -> None:
     async def scenario() -> None:
         hosted = Hosted(1)
         hosted.partitions[0].replicated = False
@@ -112,7 +112,7 @@ def test_recreated_internal_topic_gets_new_coordinators_even_in_the_same_leader_
     asyncio.run(scenario())
 
 
-def test_iterating_over_coordinators_tolerates_removals() -> None:
+def test_iterating_over_coordinators_skips_coordinators_that_are_removed_meanwhile() -> None:
     async def scenario() -> None:
         hosted = Hosted(3)
         hosted.lead(p0=(HERE, 1), p1=(HERE, 1), p2=(HERE, 1))

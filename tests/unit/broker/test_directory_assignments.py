@@ -1,4 +1,4 @@
-"""A broker reports the directories of its replicas: in one request, until it succeeds, and only changed ones."""
+"""Tests how a broker reports the directories of its replicas: only changes, in one request, until it succeeds."""
 
 from __future__ import annotations
 

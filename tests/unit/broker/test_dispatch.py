@@ -1,4 +1,4 @@
-"""The dispatcher's reaction to malformed headers and to handlers that fail."""
+"""Tests how the dispatcher reacts to malformed headers and to handlers that fail."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_an_api_that_is_not_served_on_the_listener_closes_the_connection_and_is_
 
 
 @pytest.mark.parametrize("version", [5, 99, 32767])
-def test_an_unknown_version_of_api_versions_is_answered_in_v0(version: int) -> None:
+def test_api_versions_request_of_an_unknown_version_gets_a_response_of_version_0(version: int) -> None:
     answer = send(frame(18, version, encode(ApiVersionsRequest(), 4)))
     assert answer[0] == struct.pack(">i", 7)
     told = decode(ApiVersionsResponse, 0, b"".join(answer[1:]))
@@ -117,7 +117,7 @@ def failing(error: Exception) -> Any:
         (ZeroDivisionError(), ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_a_failing_handler_gets_the_error_response_of_its_api(
+def test_client_gets_an_error_response_if_a_handler_fails(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception, code: ErrorCode
 ) -> None:
     caplog.set_level(logging.CRITICAL, "penstock.broker.dispatch.dispatcher")

@@ -1,4 +1,4 @@
-"""The events that a node keeps: log lines, counts, the last events, and events of the quorum."""
+"""Tests the events that a node keeps: log lines, counts, the last events, and events of the quorum."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_truncation_below_the_high_watermark_is_a_warning_that_names_the_lost_
     assert "lost the committed offsets 5 to 7" in str(harmful)
 
 
-def test_event_of_a_failed_move_is_logged_as_an_error() -> None:
+def test_event_of_a_failed_replica_move_is_logged_as_an_error() -> None:
     failed = MoveChanged("t-0", "/a", "/b", "failed", 10, "no space left")
     assert failed.level == logging.ERROR
     assert str(failed) == "the move of t-0 from /a to /b: failed, 10 bytes copied (no space left)"
@@ -114,7 +114,7 @@ def test_resignation_of_a_stopping_or_removed_quorum_leader_is_not_reported_as_a
     assert kinds == ["quorum.stepped_down", "quorum.role"]
 
 
-def test_an_election_is_reported_with_the_time_since_the_last_leader() -> None:
+def test_quorum_election_is_reported_with_the_time_without_a_leader() -> None:
     quorum = Quorum()
     quorum.changed("follower", 1, 2)
     quorum.now_ms = 100
@@ -126,7 +126,7 @@ def test_an_election_is_reported_with_the_time_since_the_last_leader() -> None:
     assert QuorumElected(2, 300) in quorum.events
 
 
-def test_a_leader_that_hears_of_a_newer_epoch_steps_down_with_the_reason() -> None:
+def test_quorum_leader_that_learns_of_a_newer_epoch_steps_down_and_reports_the_reason() -> None:
     quorum = Quorum()
     quorum.changed("leader", 3, 1)
     assert quorum.changed("follower", 5, 2) == ["quorum.stepped_down", "quorum.role"]

@@ -1,4 +1,4 @@
-"""Events that the active controller derives from two successive metadata images."""
+"""Tests the events that the active controller derives from two successive metadata images."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def between(old: MetadataImage, new: MetadataImage) -> list[NodeEvent]:
     return list(events_between(old, new))
 
 
-def test_equal_images_give_no_events() -> None:
+def test_two_equal_metadata_images_give_no_events() -> None:
     assert between(image(), image()) == []
 
 
@@ -78,7 +78,7 @@ def test_isr_expand_event_says_that_the_broker_has_caught_up() -> None:
     assert between(short, image()) == [IsrChanged(("t-0",), 1, (1, 3), (1, 2, 3), "broker 2 caught up")]
 
 
-def test_reordering_an_isr_gives_no_event() -> None:
+def test_new_order_of_the_same_isr_gives_no_event() -> None:
     assert between(image(), image([replace(WHOLE, isr=(3, 2, 1))])) == []
 
 
@@ -95,7 +95,7 @@ def test_partitions_that_change_in_the_same_way_share_one_event() -> None:
     )
 
 
-def test_an_unclean_election_warns_that_records_may_be_lost() -> None:
+def test_event_of_an_unclean_election_warns_that_records_may_be_lost() -> None:
     alone = image([replace(WHOLE, leader=NO_LEADER, isr=(1,))])
     elected, isr = between(alone, image([replace(WHOLE, leader=2, isr=(2,), leader_recovery_state=1)]))
     assert elected == LeaderElected(("t-0",), 1, NO_LEADER, 2, unclean=True)
@@ -103,7 +103,7 @@ def test_an_unclean_election_warns_that_records_may_be_lost() -> None:
     assert isr == IsrChanged(("t-0",), 1, (1,), (2,), "an unclean election")
 
 
-def test_unfenced_and_unregistered_brokers_give_events() -> None:
+def test_unfencing_and_unregistering_of_brokers_give_events() -> None:
     fenced = image(b2=replace(live(2), fenced=True))
     assert between(fenced, image()) == [BrokerUnfenced(2, 20)]
     unknown = replace(image(), brokers={1: live(1), 3: live(3)})
@@ -118,7 +118,7 @@ def test_recreated_topic_gives_a_deletion_event_and_a_creation_event() -> None:
     assert between(image(), again) == [TopicsChanged(("t",), 1, "deleted"), TopicsChanged(("t",), 1, "created")]
 
 
-def test_changed_configs_are_named_without_their_values() -> None:
+def test_config_event_names_the_changed_configs_without_their_values() -> None:
     key = (int(ResourceType.BROKER), "2")
     old = replace(image(), configs={key: {"a": "1", "ssl.key.password": "first"}})
     new = replace(image(), configs={key: {"a": "1", "ssl.key.password": "second", "b": "2"}})
@@ -134,7 +134,7 @@ def test_acl_event_has_the_number_of_changes_and_the_principals() -> None:
     assert between(with_acl, image()) == [AclsChanged(0, 1, ("User:ann",))]
 
 
-def test_quarantine_and_release_of_a_node_are_events_beside_the_changed_config() -> None:
+def test_quarantine_and_release_of_a_node_give_events_in_addition_to_the_config_event() -> None:
     free = image()
     held = replace(free, configs={(ResourceType.BROKER, "2"): {"penstock.guard.quarantined": "lies"}}, version=9)
     changed = ConfigChanged("broker 2", ("penstock.guard.quarantined",))

@@ -57,14 +57,14 @@ def test_an_incremental_fetch_reads_all_partitions_of_the_session() -> None:
     assert session.epoch == 2
 
 
-def test_forgotten_partitions_leave_the_session() -> None:
+def test_partitions_that_a_fetch_forgets_leave_the_fetch_session() -> None:
     cache = sessions()
     session = opened(cache, {"a": [0, 1]})
     _, wanted, _ = cache.open(request(session.id, 1, forget="a"), NOW)
     assert keys(wanted) == [("a", 1)]
 
 
-def test_a_repeated_or_skipped_epoch_is_refused() -> None:
+def test_fetch_with_a_repeated_or_skipped_session_epoch_is_refused() -> None:
     cache = sessions()
     session = opened(cache, {"a": [0]})
     for epoch in (2, 7):
@@ -73,13 +73,13 @@ def test_a_repeated_or_skipped_epoch_is_refused() -> None:
         assert refused.value.code is ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
 
-def test_an_unknown_session_is_refused() -> None:
+def test_fetch_with_an_unknown_session_id_is_refused() -> None:
     with pytest.raises(KafkaError) as refused:
         sessions().open(request(77, 1), NOW)
     assert refused.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_a_full_cache_evicts_only_a_session_that_was_idle_long_enough() -> None:
+def test_full_cache_evicts_only_a_fetch_session_that_was_idle_long_enough() -> None:
     cache = sessions(slots=1)
     first = opened(cache, {"a": [0]})
     none, _, _ = cache.open(request(0, 0, {"b": [0]}), NOW + EVICTION_MS - 1)
@@ -91,7 +91,7 @@ def test_a_full_cache_evicts_only_a_session_that_was_idle_long_enough() -> None:
     assert cache.open(request(second.id, 1), NOW + EVICTION_MS)[0] is second
 
 
-def test_partitions_that_returned_data_move_to_the_back_of_their_session() -> None:
+def test_partitions_that_returned_data_move_to_the_end_of_their_fetch_session() -> None:
     cache = sessions()
     session = opened(cache, {"a": [0, 1, 2]})
     session.rotate([next(iter(session.partitions.values()))])
@@ -109,7 +109,7 @@ def test_fetch_session_refuses_a_mix_of_topic_ids_and_names() -> None:
     assert refused.value.code is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-def test_the_session_epoch_wraps_to_one() -> None:
+def test_fetch_session_epoch_continues_with_one_after_the_largest_epoch() -> None:
     session = opened(sessions(), {"a": [0]})
     session.epoch = 0x7FFFFFFF
     session.advance()
@@ -120,7 +120,7 @@ def bounded(max_partitions: int) -> FetchSessions:
     return FetchSessions(10, random.Random(1), max_partitions)
 
 
-def test_a_client_gets_no_session_when_the_partition_limit_of_all_sessions_is_reached() -> None:
+def test_client_gets_no_fetch_session_when_the_partition_limit_of_all_sessions_is_reached() -> None:
     cache = bounded(5)
     first = opened(cache, {"a": [0, 1, 2]})
     session, wanted, _ = cache.open(request(0, 0, {"b": [0, 1, 2]}), NOW)
@@ -134,7 +134,7 @@ def test_a_client_gets_no_session_when_the_partition_limit_of_all_sessions_is_re
     assert (len(cache), cache.partitions) == (1, 4)
 
 
-def test_a_session_that_grows_beyond_the_limit_is_dropped() -> None:
+def test_fetch_session_that_grows_beyond_the_partition_limit_is_dropped() -> None:
     cache = bounded(5)
     session = opened(cache, {"a": [0, 1, 2]})
     with pytest.raises(KafkaError) as refused:
@@ -143,7 +143,7 @@ def test_a_session_that_grows_beyond_the_limit_is_dropped() -> None:
     assert (len(cache), cache.partitions) == (0, 0)
 
 
-def test_idle_sessions_are_evicted_to_make_room_for_the_partitions_of_a_new_session() -> None:
+def test_idle_fetch_sessions_are_evicted_to_make_room_for_the_partitions_of_a_new_session() -> None:
     cache = bounded(5)
     opened(cache, {"a": [0, 1]})
     opened(cache, {"b": [0, 1]})

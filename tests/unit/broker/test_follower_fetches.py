@@ -1,4 +1,4 @@
-"""A fetch counts as a follower's if it has a broker's registered epoch and arrives on the inter-broker listener."""
+"""Tests which fetches count as fetches of a follower: the broker epoch and the listener must be right."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ends_of_followers(cluster: Cluster) -> list[int]:
 
 
 async def with_silent_followers() -> Cluster:
-    """Returns a cluster led by node 1; nodes 2 and 3 are in sync but stopped fetching: an append is not committed."""
+    """Returns a cluster led by node 1. Nodes 2 and 3 are in sync but do not fetch, so no append is committed."""
     cluster = Cluster(1, 2, 3, 4)
     await cluster.start(PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, leader_epoch=1))
     await until(lambda: ends_of_followers(cluster) == [0, 0])

@@ -1,7 +1,8 @@
-"""A follower reports lost records to a consumer (KIP-392) only if it can know of them.
+"""Tests when a follower reports a diverging epoch to a consumer (KIP-392): only if records are certainly lost.
 
 A follower that lags, or does not know the start of its leader's epoch yet, has fewer records than the consumer has
-read. No record is lost then: as in Kafka the answer is OFFSET_OUT_OF_RANGE, and the consumer returns to the leader.
+read. No record is lost in this case: as in Kafka the error is OFFSET_OUT_OF_RANGE, and the consumer returns to the
+leader.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ async def fetched(cluster: Cluster, node: int, offset: int, last_epoch: int) -> 
 
 
 async def follower_behind(*, isr: tuple[int, ...] = (1, 3)) -> Cluster:
-    """Returns a cluster in which nodes 1 and 3 have three records; node 2 stopped fetching and has one."""
+    """Returns a cluster in which nodes 1 and 3 have three records. Node 2 stopped fetching and has one record."""
     cluster = Cluster(1, 2, 3, replica_selector_class=RACK_AWARE)
     await cluster.start(led_by_1(1, 2, 3))
     await cluster[1].partition.committed(cluster[1].append(b"a"))
@@ -77,7 +78,7 @@ def test_empty_follower_reports_no_diverging_epoch_to_a_consumer() -> None:
 
 
 def test_diverging_follower_reports_no_diverging_epoch_to_a_consumer_above_its_high_watermark() -> None:
-    """The follower is a former leader and has not truncated its own records yet."""
+    """Reads from a former leader that follows now and has not truncated its own records yet."""
 
     async def scenario() -> None:
         cluster = await follower_behind()
@@ -91,8 +92,10 @@ def test_diverging_follower_reports_no_diverging_epoch_to_a_consumer_above_its_h
 
 
 def test_follower_reports_a_diverging_epoch_to_a_consumer_below_its_high_watermark() -> None:
-    """The follower's records there are committed. A consumer with other records has read them from an unclean
-    leader."""
+    """Reads below the high watermark of the follower, where its records are committed.
+
+    A consumer with other records there has read them from an unclean leader.
+    """
 
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3, replica_selector_class=RACK_AWARE)

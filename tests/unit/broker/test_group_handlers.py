@@ -1,4 +1,4 @@
-"""Group requests over the wire, in every version, to a node with a disk in memory."""
+"""Tests group requests over a connection, in every version, to a node with a disk in memory."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -83,7 +83,7 @@ def sync_request(group: str, member_id: str, generation: int) -> SyncGroupReques
 
 
 @pytest.mark.parametrize("version", versions(10))
-def test_a_coordinator_is_found_in_every_version(node: Broker, version: int) -> None:
+def test_find_coordinator_finds_a_group_coordinator_in_every_version(node: Broker, version: int) -> None:
     async def scenario(connection: BrokerConnection) -> None:
         request = (
             FindCoordinatorRequest(key="g") if version < 4 else FindCoordinatorRequest(coordinator_keys=["g", "h"])
@@ -96,7 +96,7 @@ def test_a_coordinator_is_found_in_every_version(node: Broker, version: int) -> 
 
 
 @pytest.mark.parametrize("version", versions(11))
-def test_a_member_joins_syncs_heartbeats_and_leaves_in_every_version(node: Broker, version: int) -> None:
+def test_group_member_joins_syncs_sends_heartbeats_and_leaves_in_every_version(node: Broker, version: int) -> None:
     group = f"cycle-{version}"
 
     async def scenario(connection: BrokerConnection) -> None:
@@ -146,9 +146,7 @@ def commit_request(broker: Broker, group: str, topic: str = "t", partitions: tup
 
 
 @pytest.mark.parametrize("version", versions(8))
-def test_offsets_are_committed_in_every_version_and_only_unknown_partitions_are_refused(
-    node: Broker, version: int
-) -> None:
+def test_offset_commit_in_every_version_refuses_only_unknown_partitions(node: Broker, version: int) -> None:
     async def scenario(connection: BrokerConnection) -> None:
         answer = await connection.request(commit_request(node, f"commit-{version}", partitions=(0, 5)), version=version)
         [topic] = answer.topics
@@ -177,7 +175,7 @@ def fetch_request(broker: Broker, version: int, group: str, everything: bool = F
 
 
 @pytest.mark.parametrize("version", versions(9))
-def test_offsets_are_fetched_in_every_version(node: Broker, version: int) -> None:
+def test_committed_offsets_are_fetched_in_every_version(node: Broker, version: int) -> None:
     async def scenario(connection: BrokerConnection) -> None:
         await connection.request(commit_request(node, "fetch"), version=9)
         answer = await connection.request(fetch_request(node, version, "fetch"), version=version)
@@ -194,7 +192,7 @@ def test_offsets_are_fetched_in_every_version(node: Broker, version: int) -> Non
     talk(node, scenario)
 
 
-def test_groups_and_offsets_survive_a_kill() -> None:
+def test_groups_and_offsets_survive_a_kill_of_the_node() -> None:
     with Broker(topics={"t": 1}) as broker:
         member: list[str] = []
 
@@ -230,7 +228,7 @@ def test_committed_offsets_of_a_deleted_topic_are_erased() -> None:
         talk(broker, scenario)
 
 
-def test_a_parked_join_does_not_delay_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parked_join_group_request_does_not_delay_the_stop_of_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     # a parked join would make the stop wait for its whole grace period, which is longer than `stop` may take
     monkeypatch.setattr("penstock.testing.broker.STOP_GRACE_S", 2 * START_LIMIT_S)
     broker = Broker()
@@ -254,7 +252,7 @@ def test_a_parked_join_does_not_delay_a_stop(monkeypatch: pytest.MonkeyPatch) ->
     asyncio.run(run())
 
 
-def test_one_expiry_run_visits_every_group_of_a_coordinator() -> None:
+def test_one_run_of_offset_expiry_visits_every_group_of_a_coordinator() -> None:
     with Broker(topics={"t": 1}, config={"offsets.topic.num.partitions": "1"}) as broker:
 
         async def commit(connection: BrokerConnection) -> None:

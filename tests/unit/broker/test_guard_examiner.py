@@ -1,4 +1,4 @@
-"""Examining the replicas of a partition: two looks, replicas without records, and the controller's judgement."""
+"""Tests how the guard examines the replicas of a partition: two examinations, missing records, claimed roles."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WHOLE = PartitionImage((1, 2, 3), (1, 2, 3), 1)
 
 
 class Replicas:
-    """Scripted replicas: what each node serves, in each of successive rounds of requests."""
+    """Replaces the replicas: each node serves the samples that the test lists, one for each request."""
 
     def __init__(self, *rounds: dict[int, Sample], claims: dict[int, Claim] | None = None) -> None:
         self._rounds = rounds
@@ -80,7 +80,7 @@ def confirmed(replicas: Replicas, images: Sequence[MetadataImage] = (image_of(WH
     return asyncio.run(examiner(replicas, image).confirmed(KEY, 0))
 
 
-def test_a_difference_that_the_first_and_the_second_check_see_is_a_finding() -> None:
+def test_difference_between_replicas_is_a_finding_if_two_examinations_see_it() -> None:
     found = confirmed(Replicas(serving(n1=GOOD, n2=FORGED, n3=GOOD)))
     assert found is not None
     assert [(each.kind, each.accused) for each in found.findings] == [(Kind.CONTENT, 2)]
@@ -88,14 +88,14 @@ def test_a_difference_that_the_first_and_the_second_check_see_is_a_finding() -> 
     assert found.bytes_read == 6 * len(GOOD)
 
 
-def test_a_difference_that_is_gone_at_the_second_look_is_no_finding() -> None:
+def test_difference_between_replicas_is_no_finding_if_the_second_examination_does_not_see_it() -> None:
     found = confirmed(Replicas(serving(n1=GOOD, n2=FORGED, n3=GOOD), serving(n1=GOOD, n2=GOOD, n3=GOOD)))
     assert found is not None
     assert found.findings == ()
     assert not found.comparison.damaged
 
 
-def test_findings_of_two_leader_epochs_do_not_count() -> None:
+def test_findings_are_dropped_if_the_leader_epoch_changes_between_two_examinations() -> None:
     later = image_of(replace(WHOLE, leader_epoch=5))
     replicas = Replicas(serving(n1=GOOD, n2=FORGED, n3=GOOD))
     # The first look and the look-up after it see the old epoch, the second look a new one.
@@ -105,7 +105,7 @@ def test_findings_of_two_leader_epochs_do_not_count() -> None:
     assert not found.comparison.damaged
 
 
-def test_only_in_sync_replicas_are_asked() -> None:
+def test_guard_examines_only_in_sync_replicas() -> None:
     replicas = Replicas(serving(n1=GOOD, n2=FORGED, n3=GOOD))
     found = confirmed(replicas, (image_of(replace(WHOLE, isr=(1, 3))),))
     assert found is not None
@@ -113,12 +113,12 @@ def test_only_in_sync_replicas_are_asked() -> None:
     assert {node for node, _ in replicas.offsets} == {1, 3}
 
 
-def test_a_partition_without_a_leader_is_not_examined() -> None:
+def test_guard_does_not_examine_a_partition_without_a_leader() -> None:
     assert confirmed(Replicas(), (image_of(replace(WHOLE, leader=-1)),)) is None
     assert confirmed(Replicas(), (EMPTY_IMAGE,)) is None
 
 
-def test_a_replica_that_deleted_old_records_is_asked_for_the_high_watermark_and_left_out() -> None:
+def test_guard_does_not_accuse_a_replica_that_has_deleted_the_examined_records() -> None:
     absent, there = Sample(2, Status.ABSENT), Sample(2, Status.SERVED, b"", 1)
     rest = serving(n1=GOOD, n3=GOOD)
     replicas = Replicas({**rest, 2: absent}, {**rest, 2: there})
@@ -128,21 +128,21 @@ def test_a_replica_that_deleted_old_records_is_asked_for_the_high_watermark_and_
     assert replicas.offsets[-1] == (2, 1)
 
 
-def test_an_in_sync_replica_that_ends_below_the_high_watermark_is_accused() -> None:
+def test_guard_accuses_an_in_sync_replica_that_ends_below_the_high_watermark() -> None:
     absent = {**serving(n1=GOOD, n3=GOOD), 2: Sample(2, Status.ABSENT)}
     found = confirmed(Replicas(absent))
     assert found is not None
     assert [(each.kind, each.accused) for each in found.findings] == [(Kind.MISSING, 2)]
 
 
-def test_a_second_leader_is_found_beside_equal_records() -> None:
+def test_guard_finds_a_second_leader_even_if_all_replicas_serve_the_same_records() -> None:
     replicas = Replicas(serving(n1=GOOD, n2=GOOD, n3=GOOD), claims={3: Claim(3, Role.LEADS, 1)})
     found = confirmed(replicas)
     assert found is not None
     assert [(each.kind, each.accused) for each in found.findings] == [(Kind.TWO_LEADERS, 3)]
 
 
-def test_a_high_watermark_past_the_leaders_end_is_found() -> None:
+def test_guard_finds_a_replica_whose_high_watermark_is_past_the_end_of_the_leaders_log() -> None:
     high = {**serving(n1=GOOD, n3=GOOD), 2: Sample(2, Status.SERVED, GOOD, 50)}
     found = confirmed(Replicas(high))
     assert found is not None

@@ -1,4 +1,4 @@
-"""The guard on the active controller: it counts only what it observes itself."""
+"""Tests the guard on the active controller: only findings of its own examinations count."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WHOLE = PartitionImage((1, 2, 3), (1, 2, 3), 1)
 
 
 class Observed:
-    """An examiner that finds what the test says, whatever it is asked to look at."""
+    """Replaces the examiner: every examination returns the findings that the test gives."""
 
     def __init__(self, *findings: Finding) -> None:
         self.findings = findings
@@ -43,7 +43,7 @@ class Observed:
 
 
 class Court:
-    """A judge with its surroundings: the metadata log refuses or accepts every quarantine."""
+    """Runs the controller's part of the guard with a metadata log that counts the requested quarantines."""
 
     def __init__(self, examiner: Observed, threshold: int = 1) -> None:
         self.controller = SimpleNamespace(active=True, rules=Rules(), on_suspicions=None)
@@ -83,13 +83,13 @@ def finding(accused: int = 2, kind: Kind = Kind.CONTENT) -> Finding:
     return Finding(kind, accused, "t-0", 0, "evidence")
 
 
-def test_a_suspicion_that_the_controller_does_not_observe_has_no_effect() -> None:
+def test_suspicion_has_no_effect_if_the_examination_by_the_controller_finds_nothing() -> None:
     court = Court(Observed())
     court.hear(suspicion())
     assert (court.reported, court.submitted) == ([], 0)
 
 
-def test_an_observed_finding_past_the_threshold_leads_to_a_decision() -> None:
+def test_controller_requests_a_quarantine_when_its_findings_reach_the_threshold() -> None:
     court = Court(Observed(finding()))
     court.hear(suspicion())
     assert court.reported == [finding()]
@@ -97,38 +97,38 @@ def test_an_observed_finding_past_the_threshold_leads_to_a_decision() -> None:
     assert court.events == [QuarantineRefused(2, "broker 2 is not registered")]
 
 
-def test_findings_below_the_threshold_are_only_reported() -> None:
+def test_controller_only_reports_findings_below_the_quarantine_threshold() -> None:
     court = Court(Observed(finding()), threshold=2)
     court.hear(suspicion())
     assert (court.reported, court.submitted) == ([finding()], 0)
 
 
-def test_a_finding_without_an_accused_node_is_not_counted() -> None:
+def test_finding_without_an_accused_node_does_not_count_towards_a_quarantine() -> None:
     court = Court(Observed(finding(NOBODY)))
     court.hear(suspicion())
     assert (court.reported, court.submitted) == ([], 0)
 
 
-def test_the_node_that_the_controller_finds_wrong_is_counted_and_not_the_suspected_one() -> None:
+def test_finding_counts_against_the_node_that_the_controller_finds_wrong_and_not_the_suspected_node() -> None:
     court = Court(Observed(finding(3)))
     court.hear(suspicion(node_id=2))
     assert [each.accused for each in court.reported] == [3]
     assert court.judge.ledger.count(2, 0) == 0
 
 
-def test_a_node_that_is_no_replica_of_the_partition_is_not_examined() -> None:
+def test_suspicion_against_a_node_without_a_replica_of_the_partition_is_not_examined() -> None:
     observed = Observed(finding())
     Court(observed).hear(suspicion(node_id=9))
     assert observed.asked == []
 
 
-def test_a_threshold_of_zero_examines_nothing() -> None:
+def test_suspicion_is_not_examined_if_the_quarantine_threshold_is_zero() -> None:
     observed = Observed(finding())
     Court(observed, threshold=0).hear(suspicion())
     assert observed.asked == []
 
 
-def test_a_controller_that_is_not_active_examines_nothing() -> None:
+def test_inactive_controller_does_not_examine_suspicions() -> None:
     observed = Observed(finding())
     court = Court(observed)
     court.controller.active = False
@@ -136,7 +136,7 @@ def test_a_controller_that_is_not_active_examines_nothing() -> None:
     assert observed.asked == []
 
 
-def test_the_number_of_waiting_suspicions_is_bounded_and_repeated_ones_are_one() -> None:
+def test_controller_queues_a_bounded_number_of_suspicions_and_a_repeated_suspicion_once() -> None:
     observed = Observed()
     many = [suspicion(partition) for partition in range(MAX_WAITING + 50)]
     Court(observed).hear(*many, *many)

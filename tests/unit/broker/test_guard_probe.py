@@ -1,4 +1,4 @@
-"""Asking a node for the records of its replica and for its claims."""
+"""Tests how the guard asks a node for records of its replica and for the roles that it claims."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLACE = Place("t", bytes(range(16)), 2, 7)
 
 
 class Peer:
-    """A peer that gives one answer, or raises one error, and keeps the requests."""
+    """Replaces the peers: returns one response or raises one error, and keeps the requests."""
 
     def __init__(self, answer: Any) -> None:
         self._answer = answer
@@ -53,12 +53,12 @@ def fetched(code: int, records: bytes = b"", mark: int = -1) -> FetchResponse:
         (12_345, Status.UNKNOWN),
     ],
 )
-def test_error_code_of_a_fetch_is_the_status_of_the_sample(code: int, status: Status) -> None:
+def test_guard_derives_the_status_of_a_sample_from_the_error_code_of_its_fetch(code: int, status: Status) -> None:
     sample = asyncio.run(Probe(Peer(fetched(code, b"records", 9))).sample(3, PLACE, 5))
     assert (sample.node_id, sample.status, sample.high_watermark) == (3, status, 9)
 
 
-def test_samples_are_fetched_as_a_consumer_does() -> None:
+def test_guard_fetches_samples_without_a_replica_id_as_a_consumer_does() -> None:
     peer = Peer(fetched(0))
     asyncio.run(Probe(peer).sample(3, PLACE, 5, 100))
     (request,) = peer.asked
@@ -70,7 +70,7 @@ def test_samples_are_fetched_as_a_consumer_does() -> None:
 
 
 @pytest.mark.parametrize("answer", [FetchResponse(), FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)])
-def test_an_answer_without_the_partition_is_unknown(answer: FetchResponse) -> None:
+def test_sample_has_an_unknown_status_if_the_fetch_response_lacks_the_partition(answer: FetchResponse) -> None:
     assert asyncio.run(Probe(Peer(answer)).sample(3, PLACE, 5)).status is Status.UNKNOWN
 
 
@@ -83,7 +83,9 @@ def test_an_answer_without_the_partition_is_unknown(answer: FetchResponse) -> No
         (ErrorCode.UNKNOWN_LEADER_EPOCH, Role.UNKNOWN),
     ],
 )
-def test_error_code_for_the_epoch_is_the_claimed_role(code: ErrorCode, role: Role) -> None:
+def test_guard_derives_the_claimed_role_from_the_error_code_of_offset_for_leader_epoch(
+    code: ErrorCode, role: Role
+) -> None:
     result = EpochEndOffset(error_code=code, partition=2, leader_epoch=7, end_offset=40)
     answer = OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="t", partitions=[result])])
     peer = Peer(answer)
@@ -94,7 +96,7 @@ def test_error_code_for_the_epoch_is_the_claimed_role(code: ErrorCode, role: Rol
     assert request.topics[0].partitions[0].current_leader_epoch == 7
 
 
-def test_a_claim_about_a_partition_that_the_answer_leaves_out_is_unknown() -> None:
+def test_claimed_role_is_unknown_if_the_response_lacks_the_partition() -> None:
     claim = asyncio.run(Probe(Peer(OffsetForLeaderEpochResponse())).claims(3, [PLACE]))[PLACE]
     assert claim.role is Role.UNKNOWN
 
@@ -115,7 +117,7 @@ def caused_by(cause: Exception) -> KafkaError:
     ],
     ids=["SASL", "TLS", "refused connection", "timeout"],
 )
-def test_a_node_that_fails_authentication_is_reported(error: KafkaError, reported: bool) -> None:
+def test_guard_reports_a_node_that_fails_authentication(error: KafkaError, reported: bool) -> None:
     refused: list[int] = []
     probe = Probe(Peer(error), lambda node_id, reason: refused.append(node_id))
     assert asyncio.run(probe.sample(3, PLACE, 5)).status is Status.UNKNOWN

@@ -1,4 +1,4 @@
-"""The records with which the guard refills a damaged segment: the good replicas have to agree on them."""
+"""Tests which records the guard uses to repair a damaged segment: all undamaged replicas have to serve the same."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def fetched(served: dict[int, bytes]) -> bytes:
     return bytes(asyncio.run(repairs._fetch(list(served), parts, 5)))
 
 
-def test_records_that_all_good_replicas_serve_are_used() -> None:
+def test_damaged_segment_is_repaired_with_records_that_all_undamaged_replicas_serve() -> None:
     assert fetched({1: GOOD, 3: GOOD}) == GOOD
     assert fetched({1: GOOD + GOOD[:20], 3: GOOD}) == GOOD, "an answer may end inside a batch"
 
 
-def test_nothing_is_refilled_if_the_good_replicas_serve_different_records() -> None:
+def test_damaged_segment_is_not_repaired_if_the_undamaged_replicas_serve_different_records() -> None:
     with pytest.raises(KafkaError, match="different records") as raised:
         fetched({1: FORGED, 3: GOOD})
     assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_replica_with_a_damaged_batch_is_not_asked_for_its_opinion() -> None:
+def test_repair_ignores_replicas_that_serve_a_damaged_batch() -> None:
     assert fetched({1: ROTTEN, 3: GOOD}) == GOOD
-    with pytest.raises(KafkaError, match="No node of"):
+    with pytest.raises(KafkaError, match="None of the nodes"):
         fetched({1: ROTTEN})

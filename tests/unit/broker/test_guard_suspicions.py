@@ -1,4 +1,4 @@
-"""Suspicions on their way to the controller."""
+"""Tests how a broker keeps suspicions and sends them to the controller."""
 
 from penstock.broker.controlplane.suspicions import (
     KEEP_S,
@@ -20,7 +20,7 @@ class Times:
         return self.now
 
 
-def test_a_suspicion_is_sent_at_once_and_again_after_a_while() -> None:
+def test_suspicion_is_sent_with_the_next_heartbeat_and_again_after_a_pause() -> None:
     now = Times()
     suspicions = Suspicions(now)
     assert suspicions.add(3, TOPIC, 0, 17)
@@ -30,13 +30,13 @@ def test_a_suspicion_is_sent_at_once_and_again_after_a_while() -> None:
     assert len(suspicions.due()) == 1
 
 
-def test_a_repeated_suspicion_is_kept_as_one() -> None:
+def test_suspicion_that_is_added_twice_is_sent_once() -> None:
     suspicions = Suspicions(Times())
     assert [suspicions.add(3, TOPIC, 0, 17) for _ in range(3)] == [True, False, False]
     assert len(suspicions.due()) == 1
 
 
-def test_a_suspicion_that_is_not_made_again_is_forgotten() -> None:
+def test_suspicion_that_is_not_renewed_is_dropped() -> None:
     now = Times()
     suspicions = Suspicions(now)
     suspicions.add(3, TOPIC, 0, 17)
@@ -47,7 +47,7 @@ def test_a_suspicion_that_is_not_made_again_is_forgotten() -> None:
     assert [each.partition for each in suspicions.due()] == [1]
 
 
-def test_the_number_of_suspicions_is_bounded_in_memory_and_in_a_heartbeat() -> None:
+def test_number_of_suspicions_is_bounded_in_memory_and_in_a_heartbeat() -> None:
     suspicions = Suspicions(Times())
     for partition in range(MAX_SUSPICIONS + 5):
         suspicions.add(3, TOPIC, partition, 0)
@@ -59,7 +59,7 @@ def test_the_number_of_suspicions_is_bounded_in_memory_and_in_a_heartbeat() -> N
     assert sent == MAX_SUSPICIONS
 
 
-def test_a_heartbeat_carries_suspicions_in_every_version() -> None:
+def test_broker_heartbeat_contains_suspicions_in_every_version() -> None:
     suspicions = Suspicions(Times())
     suspicions.add(3, TOPIC, 2, 17)
     request = BrokerHeartbeatRequest(broker_id=1, broker_epoch=5, suspicions=suspicions.due())

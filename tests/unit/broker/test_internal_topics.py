@@ -1,4 +1,4 @@
-"""Internal topics of streams groups: requests that the controller accepts, and one log line for all refusals."""
+"""Tests the creation of internal topics of streams groups: several requests, and one log line for all refusals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.protocol.messages.api_19_create_topics import CreatableTopic
 
 
 class Creator:
-    """Refuses all topics, and notes the partitions of each request."""
+    """Replaces the topic creator: notes the partition counts of each request, and refuses every request."""
 
     def __init__(self) -> None:
         self.asked: list[list[int]] = []
@@ -29,7 +29,7 @@ class Creator:
         return {topic.name: KafkaError(ErrorCode.POLICY_VIOLATION, "no") for topic in topics}
 
 
-def test_internal_topics_are_requested_in_portions_and_refusals_are_logged_once(
+def test_many_internal_topics_are_requested_in_several_requests_and_refusals_are_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     large = MAX_PARTITIONS_AT_ONCE

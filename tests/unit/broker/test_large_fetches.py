@@ -1,4 +1,4 @@
-"""A Fetch with many partitions is handled in slices and gets the same response as in one step."""
+"""Tests that a Fetch with many partitions is handled in slices and gets the same response as in one pass."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MANY = 3_000
 def asked(
     count: int = MANY, *, session_id: int = 0, epoch: int = 0, max_wait_ms: int = 0, topic: str = TOPIC
 ) -> FetchRequest:
-    """Returns a request for many partitions. The last one is partition 0, the only one that exists."""
+    """Returns a request for many partitions. Its last partition is partition 0, the only partition that exists."""
     partitions = [
         FetchPartition(partition=index, partition_max_bytes=1 << 20, current_leader_epoch=-1, last_fetched_epoch=-1)
         for index in reversed(range(count))
@@ -118,7 +118,7 @@ def test_small_fetch_in_a_large_session_is_served_in_slices_too(passed: list[int
     run(scenario())
 
 
-def test_fetch_of_few_partitions_is_answered_in_the_event_loop_iteration_of_its_arrival(passed: list[int]) -> None:
+def test_fetch_of_few_partitions_is_answered_in_the_same_event_loop_iteration(passed: list[int]) -> None:
     async def scenario() -> None:
         cluster = await leader()
         assert isinstance(handled(cluster, asked(1_000)), FetchResponse)
@@ -129,7 +129,9 @@ def test_fetch_of_few_partitions_is_answered_in_the_event_loop_iteration_of_its_
 
 
 @pytest.mark.parametrize("count", [1, MANY])
-def test_a_large_read_runs_in_a_thread_even_if_it_is_in_memory(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_fetch_is_read_in_a_thread_even_if_its_records_are_in_the_page_cache(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario() -> None:
         cluster = await leader()
         cluster[1].append(b"a", b"b")
@@ -184,7 +186,7 @@ def test_a_large_parked_fetch_ends_after_its_maximum_wait_and_garbage_is_collect
     run(scenario())
 
 
-def test_a_large_session_serves_one_request_at_a_time() -> None:
+def test_large_fetch_session_serves_one_request_at_a_time() -> None:
     async def scenario() -> None:
         cluster = await leader()
         opened = decoded(await handled(cluster, asked()))
@@ -210,7 +212,7 @@ def state(cache: FetchSessions, session_id: int) -> tuple[int, list[tuple[Any, i
 
 
 def changes(session_id: int) -> FetchRequest:
-    """Returns a request that updates, adds and forgets partitions, and forgets one that it adds."""
+    """Returns a request that updates, adds and forgets partitions. It also forgets one partition that it adds."""
     request = asked(MANY, session_id=session_id, epoch=1)
     request.topics.append(FetchTopic(topic="other", partitions=[FetchPartition(partition=0, fetch_offset=9)]))
     for spec in request.topics[0].partitions:
@@ -223,7 +225,7 @@ def changes(session_id: int) -> FetchRequest:
     return request
 
 
-def test_updating_a_fetch_session_in_slices_gives_the_same_session_as_in_one_step() -> None:
+def test_updating_a_fetch_session_in_slices_gives_the_same_session_as_in_one_pass() -> None:
     async def scenario() -> None:
         states = []
         for in_slices in (False, True):

@@ -1,4 +1,4 @@
-"""Short requests with long responses: ListGroups and DescribeClientQuotas."""
+"""Tests short requests with long responses: ListGroups and DescribeClientQuotas."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def context(key: int, version: int) -> RequestContext:
 
 
 def passes(ask: Callable[[], Any], made: list[int]) -> Any:
-    """Returns the response. Adds a counter to `made` for each event loop iteration."""
+    """Runs the handler and returns its response. Adds an item to `made` in each event loop iteration."""
 
     async def run() -> Any:
         made.append(0)

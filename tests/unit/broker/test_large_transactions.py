@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn and WriteTxnMarkers with many partitions: the number that one event loop iteration handles."""
+"""Tests that each event loop iteration handles a limited number of partitions of transactions, or of markers."""
 
 from __future__ import annotations
 
@@ -119,7 +119,9 @@ def test_partitions_of_many_transactions_are_added_in_several_event_loop_iterati
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 5])
-def test_more_partitions_than_one_request_may_add_are_refused(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_add_partitions_to_txn_with_too_many_partitions_is_refused(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     passes = Passes()
     assert add(passes, monkeypatch, version, [10_000])
     with pytest.raises(KafkaError) as refused:

@@ -1,4 +1,4 @@
-"""ListOffsets on a new leader."""
+"""Tests ListOffsets on a new leader."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_an_open_transaction_does_not_delay_list_offsets_at_a_new_leader() -> No
     assert told == (ErrorCode.NONE, 10)
 
 
-def test_search_for_repeated_partitions_in_list_offsets_is_done_in_short_steps() -> None:
+def test_list_offsets_looks_for_repeated_partitions_in_bounded_steps() -> None:
     counted: list[int] = []
 
     class Spec:

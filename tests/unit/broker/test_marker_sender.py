@@ -1,4 +1,4 @@
-"""Sending markers to local partitions, and to nodes that move, refuse, die or wait for their replicas."""
+"""Tests how markers are sent to local partitions, and to leaders that move, refuse, die or wait for their followers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EPOCH = 4
 
 
 def answer(request: WriteTxnMarkersRequest, codes: dict[int, ErrorCode] | None = None) -> WriteTxnMarkersResponse:
-    """Returns a response with the given code per partition index; NONE by default."""
+    """Returns a response with the given error codes by partition index; NONE for all other partitions."""
     codes = codes or {}
     return WriteTxnMarkersResponse(
         markers=[
@@ -57,7 +57,10 @@ def answer(request: WriteTxnMarkersRequest, codes: dict[int, ErrorCode] | None =
 
 @dataclass
 class World:
-    """The leaders of partitions. `scripts` has the results of the next calls to each node; later calls succeed."""
+    """Holds the leaders of partitions.
+
+    `scripts` has the results of the next calls to each node; later calls succeed.
+    """
 
     leaders: dict[tuple[str, int], int]
     scripts: dict[int, list[Any]] = field(default_factory=dict)
@@ -179,7 +182,7 @@ def test_all_waiting_markers_for_a_remote_leader_are_sent_in_one_request() -> No
     run(scenario)
 
 
-def test_only_lost_or_refused_markers_are_sent_again() -> None:
+def test_only_lost_or_refused_transaction_markers_are_sent_again() -> None:
     async def scenario() -> None:
         lost = KafkaError(ErrorCode.NETWORK_EXCEPTION, "gone")
         world = World({("t", 0): 2, ("t", 1): 2}, scripts={2: [lost, {1: ErrorCode.NOT_LEADER_OR_FOLLOWER}]})
@@ -202,7 +205,7 @@ def test_marker_is_sent_again_after_a_malformed_response(caplog: pytest.LogCaptu
     assert "markers for node 2" in caplog.text
 
 
-def test_markers_are_sent_to_a_new_leader_at_once() -> None:
+def test_markers_are_sent_to_a_new_partition_leader_at_once() -> None:
     async def scenario() -> None:
         world = World({("t", 0): -1})
         world.send(("t", 0))
@@ -215,7 +218,7 @@ def test_markers_are_sent_to_a_new_leader_at_once() -> None:
     run(scenario)
 
 
-def test_a_dead_node_does_not_delay_other_nodes() -> None:
+def test_dead_node_does_not_delay_the_markers_for_other_nodes() -> None:
     async def scenario() -> None:
         silence = asyncio.Event()
         world = World({("t", 0): 2, ("u", 0): 3}, scripts={2: [silence]})
@@ -230,7 +233,7 @@ def test_a_dead_node_does_not_delay_other_nodes() -> None:
     run(scenario)
 
 
-def test_newer_coordinator_epoch_in_a_partition_stops_the_marker() -> None:
+def test_marker_is_not_retried_if_the_partition_knows_a_newer_coordinator_epoch() -> None:
     async def scenario() -> None:
         world = World({("t", 0): 2, ("t", 1): HERE}, scripts={2: [{0: ErrorCode.TRANSACTION_COORDINATOR_FENCED}]})
         world.send(("t", 0), ("t", 1))
@@ -262,7 +265,7 @@ def test_coordinator_that_lost_its_partition_sends_no_markers() -> None:
     run(scenario)
 
 
-def test_a_deleted_partition_needs_no_marker() -> None:
+def test_marker_is_not_sent_to_a_deleted_partition() -> None:
     async def scenario() -> None:
         world = World({("t", 0): -1})
         world.send(("t", 0), ("gone", 0))
@@ -286,8 +289,7 @@ def test_markers_for_many_local_partitions_are_written_in_slices() -> None:
 
 
 def test_a_marker_that_is_not_replicated_in_time_is_answered_with_request_timed_out() -> None:
-    """Each partition gets its own result, even after a partition without replication progress, and no request waits
-    forever."""
+    """Checks that each partition gets its own result, even if another partition is never replicated."""
 
     class Committing:
         def __init__(self, outcome: Exception | None, waits: bool) -> None:

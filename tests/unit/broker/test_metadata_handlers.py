@@ -1,4 +1,4 @@
-"""The metadata APIs on an image: responses by version, pages, errors, and the cache of the full response."""
+"""Tests the metadata APIs: responses by version, pages, errors, and the cached response for all topics."""
 
 import asyncio
 import inspect
@@ -73,7 +73,7 @@ def image_with(*topics: TopicImage, **brokers: BrokerImage) -> MetadataImage:
 
 
 class FakeMetadata:
-    """A metadata log that commits every change at once."""
+    """Replaces the metadata log: commits every change at once."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
@@ -150,7 +150,7 @@ def test_empty_topic_list_in_metadata_means_no_topics_since_version_1() -> None:
     assert metadata(broker, MetadataRequest(topics=[]), 1).topics == []
 
 
-def test_the_response_for_all_topics_is_encoded_once_per_image() -> None:
+def test_metadata_response_for_all_topics_is_encoded_once_per_image() -> None:
     broker = broker_with(image_with(topic("a", 1, *on_one())))
     first = ask(api_03_metadata, broker, MetadataRequest(topics=None), 12)
     assert ask(api_03_metadata, broker, MetadataRequest(topics=None), 12) is first
@@ -173,7 +173,7 @@ def test_metadata_finds_topics_by_id_and_returns_each_once() -> None:
     }
 
 
-def test_topic_ids_are_refused_before_version_12() -> None:
+def test_metadata_refuses_topic_ids_before_version_12() -> None:
     broker = broker_with(image_with())
     asked = MetadataRequest(topics=[MetadataRequestTopic(name="a", topic_id=bytes([9] * 16))])
     with pytest.raises(KafkaError) as refusal:
@@ -181,7 +181,7 @@ def test_topic_ids_are_refused_before_version_12() -> None:
     assert refusal.value.code is ErrorCode.INVALID_REQUEST
 
 
-def test_unknown_and_illegal_topic_names_are_refused_with_different_errors() -> None:
+def test_metadata_refuses_unknown_and_illegal_topic_names_with_different_errors() -> None:
     broker = broker_with(image_with())
     reply = metadata(broker, named("missing", "bad name", "", "__transaction_state"))
     assert [(one.name, one.error_code, one.is_internal) for one in reply.topics] == [
@@ -192,7 +192,7 @@ def test_unknown_and_illegal_topic_names_are_refused_with_different_errors() -> 
     ]
 
 
-def test_a_missing_topic_is_created_and_answered_at_once() -> None:
+def test_metadata_creates_a_missing_topic_and_returns_it_in_the_same_response() -> None:
     broker = broker_with(image_with(), num_partitions="4")
     reply = metadata(broker, named("new", "bad name", allow_auto_topic_creation=True))
     assert [(one.name, one.error_code, len(one.partitions)) for one in reply.topics] == [
@@ -201,7 +201,7 @@ def test_a_missing_topic_is_created_and_answered_at_once() -> None:
     ]
 
 
-def test_internal_topics_are_created_with_their_own_counts_and_configs() -> None:
+def test_internal_topics_are_created_with_their_own_partition_counts_and_configs() -> None:
     broker = broker_with(image_with(), offsets_topic_replication_factor="1")
     reply = metadata(broker, named("__consumer_offsets", allow_auto_topic_creation=True))
     assert len(reply.topics[0].partitions) == 50
@@ -215,14 +215,16 @@ def test_internal_topics_are_created_with_their_own_counts_and_configs() -> None
 @pytest.mark.parametrize(
     ("allowed", "properties"), [(False, {}), (True, {"auto_create_topics_enable": "false"})], ids=["client", "broker"]
 )
-def test_a_topic_is_created_only_if_client_and_broker_allow_it(allowed: bool, properties: dict[str, str]) -> None:
+def test_metadata_creates_a_missing_topic_only_if_client_and_broker_allow_it(
+    allowed: bool, properties: dict[str, str]
+) -> None:
     broker = broker_with(image_with(), **properties)
     reply = metadata(broker, named("new", allow_auto_topic_creation=allowed))
     assert reply.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert broker.metadata.image.topics == {}
 
 
-def test_a_topic_that_can_not_be_created_is_reported_as_unknown() -> None:
+def test_metadata_reports_a_topic_that_cannot_be_created_as_unknown() -> None:
     broker = broker_with(image_with(), default_replication_factor="3")
     reply = metadata(broker, named("new", allow_auto_topic_creation=True))
     assert reply.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -247,7 +249,7 @@ def partition_reply(image: MetadataImage, version: int) -> tuple[int, int, list[
     return found.error_code, found.leader_id, found.replica_nodes, found.offline_replicas
 
 
-def test_partitions_that_a_client_cannot_reach_get_an_error() -> None:
+def test_metadata_returns_an_error_for_partitions_whose_leader_or_replicas_are_not_available() -> None:
     fenced = BrokerImage(2, 5, bytes(16), {LISTENER: Endpoint("two", 9092, 0)}, fenced=True)
     elsewhere = BrokerImage(3, 5, bytes(16), {"OTHER": Endpoint("three", 9092, 0)}, fenced=False)
     leaderless = image_with(topic("a", 1, PartitionImage((1, 2), (1,), -1)), two=fenced)
@@ -283,7 +285,7 @@ def test_delete_topics_takes_names_until_version_5_and_topic_states_from_version
 
 
 @pytest.mark.parametrize(("version", "code"), [(2, ErrorCode.INVALID_REQUEST), (6, ErrorCode.TOPIC_DELETION_DISABLED)])
-def test_deletion_of_topics_can_be_disabled(version: int, code: ErrorCode) -> None:
+def test_delete_topics_is_refused_if_topic_deletion_is_disabled(version: int, code: ErrorCode) -> None:
     broker = broker_with(image_with(topic("a", 1, *on_one())), delete_topic_enable="false")
     with pytest.raises(KafkaError) as refusal:
         ask(api_20_delete_topics, broker, DeleteTopicsRequest(topic_names=["a"]), version, 20)
@@ -350,7 +352,7 @@ def test_describe_topic_partitions_with_an_invalid_cursor_is_refused(cursor: tup
 # --- DescribeCluster and DescribeQuorum -----------------------------------------------------------
 
 
-def test_fenced_brokers_are_described_on_request() -> None:
+def test_describe_cluster_returns_fenced_brokers_on_request() -> None:
     fenced = BrokerImage(2, 5, bytes(16), {LISTENER: Endpoint("two", 9092, 0)}, fenced=True)
     broker = broker_with(image_with(two=fenced))
     reply = ask(api_60_describe_cluster, broker, DescribeClusterRequest(), 2, 60)

@@ -1,4 +1,7 @@
-"""The metadata log of a quorum of one: commit, restart, crash, snapshots, on a disk that loses unsynced data."""
+"""Tests the metadata log of a quorum of one node: commits, restarts, crashes and snapshots.
+
+A crash loses unsynced data of the disk.
+"""
 
 import asyncio
 import itertools
@@ -76,7 +79,7 @@ def opened(
 async def started(
     disk: MemoryDisk, policy: SnapshotPolicy | None = None, on_fatal: Callable[[Exception], None] | None = None
 ) -> MetadataLog:
-    """Returns the log once it leads and all records in it are committed."""
+    """Starts the metadata log. Returns it once the node leads the quorum and all records are committed."""
     metadata = opened(disk, policy, on_fatal)
     await metadata.start(bootstrap_path=f"{DIR}/bootstrap.checkpoint")
     elected = asyncio.Event()
@@ -155,7 +158,7 @@ def test_restart_gives_the_same_metadata_image_and_a_higher_epoch() -> None:
     run(scenario())
 
 
-def test_replaying_a_log_twice_gives_equal_images() -> None:
+def test_replaying_a_metadata_log_twice_gives_equal_images() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         metadata = await started(disk)
@@ -223,7 +226,7 @@ def test_failing_metadata_listener_does_not_affect_other_listeners(caplog: pytes
     run(scenario())
 
 
-def test_a_refused_decision_writes_no_record() -> None:
+def test_metadata_decision_that_raises_an_error_writes_no_record() -> None:
     async def scenario() -> None:
         metadata = await started(formatted_disk())
         before = metadata.quorum().log_end_offset
@@ -254,7 +257,7 @@ def test_next_leader_aborts_an_unfinished_metadata_transaction() -> None:
     run(scenario())
 
 
-def test_replaying_the_log_restores_the_times_of_fencings() -> None:
+def test_replaying_the_metadata_log_restores_the_times_of_fencings() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         metadata = await started(disk)
@@ -294,7 +297,7 @@ def test_metadata_change_larger_than_a_batch_is_written_as_one_metadata_transact
     run(scenario())
 
 
-def test_a_snapshot_truncates_the_log_and_restores_the_same_image() -> None:
+def test_metadata_snapshot_replaces_the_log_before_it_and_restores_the_same_image() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         metadata = await started(disk)
@@ -316,7 +319,7 @@ def test_a_snapshot_truncates_the_log_and_restores_the_same_image() -> None:
     run(scenario())
 
 
-def test_snapshots_are_taken_after_enough_records() -> None:
+def test_metadata_snapshot_is_written_after_enough_bytes_of_records() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         metadata = await started(disk, SnapshotPolicy(bytes_between=2000))
@@ -351,7 +354,7 @@ def test_previous_snapshot_is_loaded_if_the_last_snapshot_is_torn() -> None:
     run(scenario())
 
 
-def test_records_of_a_snapshot_build_the_same_image() -> None:
+def test_records_of_a_metadata_snapshot_build_the_same_image() -> None:
     async def scenario() -> None:
         metadata = await started(formatted_disk())
         await with_broker(metadata)
@@ -394,7 +397,7 @@ def test_acknowledged_metadata_changes_survive_a_crash_at_any_moment(seed: int) 
     run(scenario())
 
 
-def test_failing_disk_of_the_metadata_log_is_fatal_and_reported_once() -> None:
+def test_disk_error_stops_the_metadata_log_and_is_reported_once() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         fatal: list[Exception] = []
@@ -482,7 +485,7 @@ def test_unknown_metadata_record_type_of_a_newer_release_stops_the_node_and_is_n
     run(scenario())
 
 
-def test_a_torn_bootstrap_file_is_refused() -> None:
+def test_node_with_a_damaged_bootstrap_file_does_not_start() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         disk.write_atomic(f"{DIR}/bootstrap.checkpoint", b"torn")

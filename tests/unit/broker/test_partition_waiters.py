@@ -1,4 +1,4 @@
-"""Requests that wait at a partition: the order in which they continue, and the events that end their wait."""
+"""Tests requests that wait at a partition: the order in which they continue, and the events that end their wait."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 
 
 class Fetch:
-    """A parked fetch that is no longer parked as soon as it is answered, like a real one."""
+    """Replaces a parked fetch. It is unparked as soon as it is answered."""
 
     def __init__(self, waiters: PartitionWaiters, *, from_follower: bool = False) -> None:
         self.seen: list[int] = []

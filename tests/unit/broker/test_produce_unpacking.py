@@ -1,4 +1,4 @@
-"""Produce of batches that have to be unpacked before the append: which requests wait, and their responses."""
+"""Tests Produce with batches that have to be unpacked before the append: which requests wait, and their responses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PLAIN, COMPACTED = 0, 1
 
 
 class Node:
-    """Two partitions of one topic, one of them with the rules of a compacted topic."""
+    """Holds two partitions of one topic. One partition has the config of a compacted topic."""
 
     def __init__(self) -> None:
         logs = LogManager(MemoryDisk(), ("/logs",), ManualClock())
@@ -85,7 +85,7 @@ def told(answer: ProduceResponse) -> list[PartitionProduceResponse]:
     return answer.responses[0].partition_responses
 
 
-def test_a_batch_that_is_unpacked_later_keeps_its_place_in_the_response() -> None:
+def test_produced_batch_that_is_unpacked_later_keeps_its_position_in_the_response() -> None:
     node = Node()
     small = build_batch([(NOW, b"k", None, ())])
     answer = node.produce((COMPACTED, many()), (PLAIN, many()), (COMPACTED, small))
@@ -99,7 +99,7 @@ def test_a_batch_that_is_unpacked_later_keeps_its_place_in_the_response() -> Non
     assert node.charged == [2 * len(many()) + len(small)]  # each batch once, including the unpacked one
 
 
-def test_error_after_unpacking_lists_the_invalid_records() -> None:
+def test_produce_error_after_unpacking_lists_the_invalid_records() -> None:
     node = Node()
     (refused,) = told(awaited(node.produce((COMPACTED, many(key=None)))))
     assert refused.error_code == ErrorCode.INVALID_RECORD
@@ -112,11 +112,13 @@ def test_error_after_unpacking_lists_the_invalid_records() -> None:
 
 
 @pytest.mark.parametrize(("key", "answer"), [(b"k", None), (None, Close)])
-def test_error_after_unpacking_closes_the_connection_if_acks_is_0(key: bytes | None, answer: type | None) -> None:
+def test_produce_error_after_unpacking_closes_the_connection_if_acks_is_0(
+    key: bytes | None, answer: type | None
+) -> None:
     found = awaited(Node().produce((COMPACTED, many(key=key)), acks=0))
     assert found is None if answer is None else isinstance(found, answer)
 
 
-def test_small_batches_for_a_compacted_topic_are_answered_at_once() -> None:
+def test_produce_of_small_batches_to_a_compacted_topic_is_answered_at_once() -> None:
     batch = build_batch([(NOW, b"k", b"v", ())] * 100, compression=Codec.LZ4)
     assert isinstance(Node().produce((COMPACTED, batch)), ProduceResponse)

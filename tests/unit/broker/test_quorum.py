@@ -1,4 +1,4 @@
-"""Replicas of the quorum on real sockets elect, replicate, fail over, hand over and catch up."""
+"""Tests replicas of the quorum on real sockets: elections, replication, failovers and snapshots."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def with_three(test: Callable[[Group], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_three_nodes_elect_one_leader_and_agree_on_a_log() -> None:
+def test_three_quorum_nodes_elect_one_leader_and_have_the_same_log() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         leader.propose("a", "b")
@@ -46,7 +46,7 @@ def test_three_nodes_elect_one_leader_and_agree_on_a_log() -> None:
     with_three(run)
 
 
-def test_a_replica_that_does_not_lead_refuses_proposals() -> None:
+def test_quorum_replica_that_does_not_lead_refuses_proposals() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         follower = next(one for one in group.replicas if one is not leader)
@@ -57,7 +57,7 @@ def test_a_replica_that_does_not_lead_refuses_proposals() -> None:
     with_three(run)
 
 
-def test_a_killed_leader_is_replaced_and_returns_with_the_same_log() -> None:
+def test_killed_quorum_leader_is_replaced_and_has_the_same_log_after_its_restart() -> None:
     async def run(group: Group) -> None:
         first = await group.leader()
         first.propose("before")
@@ -74,7 +74,7 @@ def test_a_killed_leader_is_replaced_and_returns_with_the_same_log() -> None:
     with_three(run)
 
 
-def test_a_clean_stop_hands_the_leadership_over() -> None:
+def test_quorum_leader_that_stops_hands_its_leadership_over() -> None:
     async def run(group: Group) -> None:
         first = await group.leader()
         epoch = first.running.epoch
@@ -85,7 +85,7 @@ def test_a_clean_stop_hands_the_leadership_over() -> None:
     with_three(run)
 
 
-def test_all_replicas_restart_with_their_logs() -> None:
+def test_quorum_continues_with_its_log_after_all_replicas_restarted() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         leader.propose("kept")
@@ -104,7 +104,7 @@ def test_all_replicas_restart_with_their_logs() -> None:
     with_three(run)
 
 
-def test_fourth_node_follows_as_observer_and_then_becomes_a_voter() -> None:
+def test_fourth_quorum_node_follows_as_observer_and_then_becomes_a_voter() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         leader.propose("old")
@@ -193,7 +193,7 @@ def test_a_snapshot_damaged_in_transit_is_fetched_again() -> None:
     with_three(run)
 
 
-def test_a_replica_with_another_or_no_cluster_id_is_refused() -> None:
+def test_quorum_refuses_a_replica_with_another_or_no_cluster_id() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         observer = ReplicaKey(9, bytes(15) + b"\x09")
@@ -216,7 +216,7 @@ def test_a_replica_with_another_or_no_cluster_id_is_refused() -> None:
     with_three(run)
 
 
-def test_an_administrators_request_needs_no_cluster_id() -> None:
+def test_quorum_answers_an_administrators_request_without_a_cluster_id() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         answer = await leader.running.answer(RemoveRaftVoterRequest(cluster_id=None, voter_id=9))
@@ -227,7 +227,7 @@ def test_an_administrators_request_needs_no_cluster_id() -> None:
     with_three(run)
 
 
-def test_requests_with_invalid_numbers_do_not_stop_the_leader() -> None:
+def test_requests_with_invalid_numbers_do_not_stop_the_quorum_leader() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         leader.propose("a")
@@ -281,7 +281,7 @@ def test_leader_address_from_a_message_of_another_node_is_not_trusted_like_a_con
     with_three(run)
 
 
-def test_a_fetch_returns_one_batch_even_if_it_exceeds_the_requested_bytes() -> None:
+def test_fetch_from_the_quorum_leader_returns_one_batch_even_if_it_exceeds_the_requested_bytes() -> None:
     async def run(group: Group) -> None:
         leader = await group.leader()
         for value in "abc":

@@ -1,4 +1,4 @@
-"""The quorum's files after a crash: recovery makes snapshot and log consistent."""
+"""Tests the recovery of the quorum's files after a crash: snapshot and log become consistent."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_snapshot_that_was_stored_before_a_crash_replaces_a_longer_log_of_an_old
     assert (view.start_offset, view.end_offset, view.last_epoch) == (100, 100, 2)
 
 
-def test_a_log_that_continues_after_the_snapshot_is_kept() -> None:
+def test_metadata_log_that_continues_after_the_snapshot_is_kept() -> None:
     disk = MemoryDisk()
     disk.mkdir("/data")
     log = open_log(disk)

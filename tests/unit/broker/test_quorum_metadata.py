@@ -1,4 +1,4 @@
-"""Metadata of several controllers: one is active, the others follow, and any of them can take over."""
+"""Tests the metadata log with several controllers: one controller is active, and any other can take over."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Controllers:
         await next(one for one in self.group.replicas if one.node_id == node_id).kill()
 
     async def active(self) -> tuple[int, MetadataLog]:
-        """Returns the active controller, once the first records of the cluster are committed."""
+        """Waits until the first records of the cluster are committed. Returns the active controller."""
 
         def found() -> list[int]:
             return [
@@ -111,7 +111,7 @@ def test_decisions_of_the_active_controller_reach_all_controllers() -> None:
     with_controllers(run)
 
 
-def test_only_the_leader_describes_the_progress_of_the_voters() -> None:
+def test_only_the_quorum_leader_describes_the_progress_of_the_voters() -> None:
     async def run(controllers: Controllers) -> None:
         node_id, log = await controllers.active()
         await register(log)
@@ -147,7 +147,7 @@ def test_inactive_controllers_refuse_changes_and_name_the_active_controller() ->
     with_controllers(run)
 
 
-def test_metadata_survives_the_death_of_the_active_controller() -> None:
+def test_committed_metadata_survives_the_death_of_the_active_controller() -> None:
     async def run(controllers: Controllers) -> None:
         first_id, first = await controllers.active()
         await register(first)
@@ -181,7 +181,7 @@ def test_a_deposed_leader_does_not_confirm_a_change_that_no_other_replica_has() 
     with_controllers(run)
 
 
-def test_a_late_node_gets_the_image_from_a_snapshot_and_then_follows() -> None:
+def test_controller_that_starts_late_loads_a_snapshot_and_then_follows_the_log() -> None:
     async def run(controllers: Controllers) -> None:
         _, log = await controllers.active()
         await register(log)

@@ -1,4 +1,4 @@
-"""Enforcement of quotas: rates, precedence of entities, and shared rates."""
+"""Tests how quotas are enforced: rates, precedence of entities, and shared rates."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -193,7 +193,7 @@ def test_no_request_is_throttled_if_there_are_no_quotas() -> None:
     assert enforced.max_fetch_bytes(ctx) == NO_LIMIT
 
 
-def test_a_throttled_fetch_is_answered_empty_and_not_counted() -> None:
+def test_throttled_fetch_gets_an_empty_response_and_its_bytes_are_not_counted() -> None:
     enforced = quotas({((USER, "u"),): {"consumer_byte_rate": 100.0}})
     assert enforced.max_fetch_bytes(request()) == 1000
     assert enforced.record_fetch(request(), 900) == 0
@@ -223,7 +223,7 @@ class Answer:
     ("response", "told_ms", "muted_s"),
     [(Answer(), 1000, []), (Answer(5000), 5000, []), (Encoded(b"kept"), 0, [1.0]), (None, None, [1.0])],
 )
-def test_a_client_that_exceeds_its_handler_time_is_throttled_and_muted(
+def test_client_that_exceeds_its_request_quota_is_throttled_and_muted(
     response: Answer | Encoded | None, told_ms: int | None, muted_s: list[float]
 ) -> None:
     ticks = iter([0, 60_000_000_000])
@@ -255,7 +255,7 @@ def test_metadata_changes_are_throttled_or_refused_depending_on_the_request_vers
     Mutations(enforced, request(now_ms=START + 3000), strict=True).charge(1)
 
 
-def test_connections_are_limited_by_address() -> None:
+def test_connection_quota_limits_the_new_connections_of_each_address() -> None:
     enforced = quotas(
         {((IP, "localhost"),): {"connection_creation_rate": 1.0}, ((IP, None),): {"connection_creation_rate": 2.0}}
     )

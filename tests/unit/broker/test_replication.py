@@ -1,4 +1,4 @@
-"""Replicas of a partition on two or three brokers, with a simulated network, disk and controller."""
+"""Tests replicas of a partition on two or three brokers, with a simulated network, disk and controller."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_follower_that_stops_fetching_leaves_the_isr_and_rejoins(publish_first
     run(scenario())
 
 
-def test_too_few_in_sync_replicas_are_reported_before_and_after_the_append() -> None:
+def test_produce_error_says_whether_replicas_were_too_few_before_or_after_the_append() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2), min_insync_replicas="2")
@@ -120,7 +120,7 @@ def test_min_insync_replicas_is_limited_to_the_number_of_replicas() -> None:
     run(scenario())
 
 
-def test_waiting_requests_fail_when_the_leadership_is_lost() -> None:
+def test_requests_that_wait_for_a_commit_fail_when_the_leader_loses_its_leadership() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -184,7 +184,7 @@ def test_a_failover_does_not_wait_for_a_parked_fetch() -> None:
     run(scenario())
 
 
-def test_a_follower_continues_after_its_abandoned_fetch_failed() -> None:
+def test_follower_continues_to_fetch_after_its_abandoned_fetch_failed() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -247,7 +247,7 @@ def test_delete_records_request_completes_when_every_live_replica_has_deleted_th
     run(scenario())
 
 
-def test_only_the_registered_incarnation_joins_the_isr() -> None:
+def test_only_the_registered_incarnation_of_a_broker_joins_the_isr() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         cluster[2].epoch = 7  # not the one in the image
@@ -413,7 +413,7 @@ def test_followers_that_serve_consumers_get_the_high_watermark_at_once() -> None
     assert run(scenario(replica_selector_class="RackAwareReplicaSelector")) < 0.1
 
 
-def test_fetch_at_a_node_without_a_replica_gets_the_leader_in_the_response() -> None:
+def test_fetch_from_a_node_without_a_replica_gets_a_response_that_names_the_leader() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3)
         await cluster.start(led_by_1(1, 2))
@@ -466,7 +466,7 @@ def test_throttled_follower_fetches_no_faster_than_its_limit(side: str) -> None:
 
 
 class Chaos:
-    """Kills processes and breaks links at random; the controller elects from the in-sync set."""
+    """Kills processes and breaks links at random. The controller elects leaders from the in-sync set."""
 
     def __init__(self, cluster: Cluster, rng: random.Random) -> None:
         self.cluster = cluster
@@ -518,7 +518,7 @@ class Chaos:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_no_acknowledged_record_is_lost_when_leaders_die(seed: int) -> None:
+def test_no_acknowledged_record_is_lost_when_partition_leaders_die(seed: int) -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3)
         await cluster.start(led_by_1(1, 2, 3), min_insync_replicas="2")

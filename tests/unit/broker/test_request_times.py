@@ -1,4 +1,4 @@
-"""Histograms of request phases: which requests are timed, what they stand for, and where their time went."""
+"""Tests the histograms of request phases: which requests are timed, their weights, and the time of each phase."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_requests_are_counted_but_never_timed_if_timing_is_off() -> None:
     assert timed.times.by_api() == {}
 
 
-def test_an_immediate_answer_has_queue_local_throttle_and_send_time() -> None:
+def test_request_that_is_answered_at_once_has_queue_local_throttle_and_send_time() -> None:
     timed = Timed()
     sample = timed.sample(StubConnection(waiting_since_ns=timed.now - 3 * MS, muted_s=0.25))
     timed.now += 5 * MS
@@ -88,7 +88,7 @@ def test_an_immediate_answer_has_queue_local_throttle_and_send_time() -> None:
     assert timed.phases() == {"queue": 3, "local": 5, "remote": 0, "throttle": 250, "send": 7, "total": 15}
 
 
-def test_the_wait_for_a_future_is_remote_time() -> None:
+def test_time_that_a_request_waits_for_a_future_counts_as_remote() -> None:
     async def scenario() -> None:
         timed = Timed()
         sample = timed.sample()
@@ -106,7 +106,7 @@ def test_the_wait_for_a_future_is_remote_time() -> None:
     asyncio.run(scenario())
 
 
-def test_a_coroutine_is_local_until_it_waits_for_the_first_time() -> None:
+def test_time_of_a_handler_counts_as_local_until_it_waits_for_the_first_time() -> None:
     timed = Timed()
 
     async def handler(parked: asyncio.Future[None]) -> Reply:
@@ -163,7 +163,7 @@ def test_timed_coroutine_raises_the_handlers_error_and_is_closed_together_with_t
     asyncio.run(scenario())
 
 
-def test_a_request_without_an_answer_is_timed_too() -> None:
+def test_request_without_a_response_is_timed() -> None:
     timed = Timed()
     closing = Close("broken")
     assert timed.sample().watch(closing) is closing
@@ -171,7 +171,7 @@ def test_a_request_without_an_answer_is_timed_too() -> None:
     assert sum(timed.times.by_api()["Produce"][0].counts) == 2
 
 
-def test_a_duration_is_counted_in_the_bucket_that_includes_its_upper_bound() -> None:
+def test_bucket_of_a_request_time_histogram_includes_its_upper_bound() -> None:
     timed = Timed()
     for duration in (0, BOUNDS_NS[0], BOUNDS_NS[0] + 1, BOUNDS_NS[-1] + 1):
         sample = timed.sample()

@@ -1,4 +1,4 @@
-"""Share groups over the wire, on one node with a disk in memory: deliveries, acknowledgements, sessions, refusals."""
+"""Tests share groups over connections to one node: deliveries, acknowledgements, sessions, refusals."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def topic(node: Broker, request: pytest.FixtureRequest) -> str:
     return name
 
 
-def test_two_consumers_share_one_partition(node: Broker, topic: str) -> None:
+def test_two_consumers_of_a_share_group_get_records_of_one_partition(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         async with client_of(node) as client:
             await configure(client, topic)
@@ -151,7 +151,7 @@ def test_renewed_lock_keeps_a_record_with_its_member(node: Broker, topic: str) -
     run(scenario)
 
 
-def test_offsets_are_described_altered_and_deleted(node: Broker, topic: str) -> None:
+def test_share_group_offsets_are_described_altered_and_deleted(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         async with client_of(node) as client:
             await configure(client, topic)
@@ -268,7 +268,7 @@ def test_share_session_left_open_by_a_former_member_does_not_restore_the_old_sta
     run(scenario)
 
 
-def test_deleted_records_are_not_delivered(node: Broker, topic: str) -> None:
+def test_deleted_records_are_not_delivered_to_a_share_group(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         async with client_of(node) as client, consumer(node, topic) as member:
             from penstock.client.admin import Admin
@@ -309,7 +309,7 @@ def test_read_committed_share_group_skips_aborted_records(node: Broker, topic: s
     run(scenario)
 
 
-def test_a_fetch_does_not_park_while_it_skips_aborted_records(node: Broker, topic: str) -> None:
+def test_share_fetch_does_not_park_while_it_skips_aborted_records(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         async with client_of(node) as client:
             await configure(client, topic, share_isolation_level="read_committed")
@@ -350,7 +350,9 @@ def answer_of(*types: int, first: int = 0, last: int = 0) -> Any:
     return fetching.AcknowledgementBatch(first_offset=first, last_offset=last, acknowledge_types=list(types))
 
 
-def test_sessions_refuse_wrong_epochs_and_their_number_is_limited(node: Broker, topic: str) -> None:
+def test_share_session_refuses_wrong_epochs_and_the_number_of_share_sessions_is_limited(
+    node: Broker, topic: str
+) -> None:
     async def scenario() -> None:
         async with client_of(node) as client:
             await configure(client, topic)
@@ -409,7 +411,7 @@ def test_share_fetch_with_two_entries_for_a_partition_applies_the_acknowledgemen
     run(scenario)
 
 
-def test_unknown_partitions_do_not_fill_a_session(node: Broker, topic: str) -> None:
+def test_share_session_keeps_a_limited_number_of_unknown_partitions(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         async with client_of(node) as client:
             await client.topic(topic)
@@ -450,7 +452,7 @@ async def acknowledge(client: AsyncClient, topic: str, epoch: int, member: str, 
 
 
 async def acquire(client: AsyncClient, topic: str, member: str, count: int) -> int:
-    """Fetches until the member holds this many records. Returns the epoch of its next request."""
+    """Fetches until the member holds `count` records. Returns the epoch of its next request."""
     epoch = held = 0
     while held < count:
         answer = await fetch(client, topic, topic, epoch, member_id=member, max_wait_ms=200)
@@ -476,7 +478,9 @@ async def acquire(client: AsyncClient, topic: str, member: str, count: int) -> i
     ],
     ids=["reversed", "overlap", "none", "some", "unknown", "negative", "renewal", "beyond", "not-held"],
 )
-def test_bad_acknowledgements_change_nothing(node: Broker, topic: str, batches: list[Any], code: ErrorCode) -> None:
+def test_invalid_share_acknowledgements_are_refused_and_change_no_record(
+    node: Broker, topic: str, batches: list[Any], code: ErrorCode
+) -> None:
     async def scenario() -> None:
         async with client_of(node) as client:
             await configure(client, topic)
@@ -495,7 +499,7 @@ def test_bad_acknowledgements_change_nothing(node: Broker, topic: str, batches: 
     run(scenario)
 
 
-def test_acknowledgement_before_a_fetch_or_for_an_unknown_topic_is_refused(node: Broker, topic: str) -> None:
+def test_share_acknowledgement_before_a_fetch_or_for_an_unknown_topic_is_refused(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         async with client_of(node) as client:
             await configure(client, topic)

@@ -1,4 +1,4 @@
-"""Dead letters of share groups on one node: which are written, when, and what happens while they can't be written."""
+"""Tests dead letters of share groups on one node: which records get a dead letter, and failed writes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def topic(node: Broker, request: pytest.FixtureRequest) -> str:
 
 
 async def letters(node: Broker, topic: str, count: int) -> list[Record]:
-    """Waits for this many dead letters of a group, which has the name of its topic."""
+    """Waits until a group has `count` dead letters, and returns them. The group has the name of its topic."""
     name = f"dlq.{topic}"
     await until(lambda: name in node.node.broker.metadata.image.topics and len(node.records(name)) >= count)
     return node.records(name)
@@ -65,7 +65,7 @@ def totals(node: Broker, group: str) -> list[int]:
     return led.state.window.totals
 
 
-def test_a_rejected_record_gets_a_dead_letter_with_its_origin(node: Broker, topic: str) -> None:
+def test_rejected_record_gets_a_dead_letter_that_names_its_topic_partition_and_offset(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         async with client_of(node) as client, consumer(node, topic) as member:
             await configure(client, topic, **{TOPIC: f"dlq.{topic}"})
@@ -88,7 +88,7 @@ def test_a_rejected_record_gets_a_dead_letter_with_its_origin(node: Broker, topi
     run(scenario)
 
 
-def test_record_above_its_delivery_limit_gets_a_dead_letter_with_a_copy(node: Broker, topic: str) -> None:
+def test_record_above_its_delivery_limit_gets_a_dead_letter_with_a_copy_of_the_record(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         async with client_of(node) as client, consumer(node, topic) as member:
             limits = {"share_record_lock_duration_ms": str(LOCK_MS), "share_delivery_count_limit": "2"}
@@ -110,7 +110,7 @@ def test_record_above_its_delivery_limit_gets_a_dead_letter_with_a_copy(node: Br
     run(scenario)
 
 
-def test_records_are_not_archived_while_their_dead_letters_are_refused(node: Broker, topic: str) -> None:
+def test_records_are_not_archived_while_their_dead_letters_cannot_be_written(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         node.create_topics({f"dlq.{topic}": 1})
         async with client_of(node) as client, consumer(node, topic) as member:
@@ -130,7 +130,7 @@ def test_records_are_not_archived_while_their_dead_letters_are_refused(node: Bro
     run(scenario)
 
 
-def test_next_leader_writes_dead_letters_that_are_missing_after_a_restart(node: Broker, topic: str) -> None:
+def test_dead_letters_that_were_not_written_before_a_restart_are_written_after_it(node: Broker, topic: str) -> None:
     async def scenario() -> None:
         node.create_topics({f"dlq.{topic}": 1})
         async with client_of(node) as client:

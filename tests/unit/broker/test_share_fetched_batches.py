@@ -1,4 +1,4 @@
-"""The batches of fetched bytes: offsets, markers, aborted transactions, and the bytes that a member gets."""
+"""Tests the batches of fetched bytes: offsets, markers, aborted transactions, and the bytes that a member gets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.share.states import Acquired, FetchedBatch
 
 
 def placed(batch: bytes, offset: int) -> bytes:
-    """Returns the batch with another base offset, which its checksum does not cover."""
+    """Returns the batch with another base offset, which is not covered by the batch's checksum."""
     return offset.to_bytes(8, "big") + batch[8:]
 
 
@@ -59,5 +59,5 @@ def test_share_member_gets_the_batches_from_its_first_to_its_last_acquired_recor
     assert bytes(cut) == data(2, 2, 7) + data(2, 4, 8)
 
 
-def test_batch_that_is_incomplete_because_of_the_byte_limit_is_left_out() -> None:
+def test_share_member_does_not_get_a_batch_that_the_byte_limit_has_cut() -> None:
     assert [batch.first for batch in FetchedBatches((data(1, 0) + data(1, 1))[:-1])] == [0]

@@ -1,4 +1,4 @@
-"""A share partition on its leader, with a share coordinator that the test controls: which changes are written."""
+"""Tests a share partition on its leader: which changes are written to a share coordinator that the test controls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXPIRED = (StateBatch(7, 9, RecordState.AVAILABLE, 1),)
 
 
 class Coordinator:
-    """A share coordinator that refuses the first `failing` writes after the start offset is stored."""
+    """Replaces the share coordinator: refuses the first `failing` writes after the start offset is stored."""
 
     def __init__(self, start_offset: int = 7, failing: int = 0) -> None:
         self.stored = Read(3, start_offset, ())
@@ -53,7 +53,7 @@ class Coordinator:
 
 
 class SlowCoordinator(Coordinator):
-    """A share coordinator that stores one write for each release of `permits`."""
+    """Replaces the share coordinator: stores one write for each release of `permits`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class SlowCoordinator(Coordinator):
 
 
 class DeadLetters:
-    """Notes how many changes the coordinator had stored when dead letters were written; refuses the first ones."""
+    """Notes how many changes the coordinator had stored when dead letters were written. Refuses the first writes."""
 
     def __init__(self, coordinator: Coordinator, failing: int = 0) -> None:
         self._coordinator = coordinator
@@ -144,7 +144,7 @@ def run(scenario: Callable[[set[asyncio.Task[None]]], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-def test_the_chosen_start_offset_is_stored_before_the_first_delivery() -> None:
+def test_start_offset_of_a_share_partition_is_stored_before_the_first_delivery() -> None:
     async def scenario(tasks: set[asyncio.Task[None]]) -> None:
         coordinator = Coordinator(start_offset=-1)
         led = await loaded(coordinator, tasks)
@@ -173,7 +173,7 @@ def test_expired_record_locks_are_persisted_even_after_earlier_writes_failed(
 
 
 @pytest.mark.parametrize("failing", [0, 2])
-def test_dead_letter_is_written_after_state_archiving_and_before_state_archived(
+def test_dead_letter_is_written_after_state_archiving_is_stored_and_before_state_archived(
     failing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(burial, "RETRY_SECONDS", 0.001)
@@ -196,7 +196,7 @@ def test_dead_letter_is_written_after_state_archiving_and_before_state_archived(
     run(scenario)
 
 
-def test_dead_letter_waits_for_state_archiving_if_the_last_delivery_ends_during_another_write() -> None:
+def test_dead_letter_waits_until_state_archiving_is_stored_even_during_another_write() -> None:
     limits = ShareLimits(lock_duration_ms=1, max_deliveries=1, dead_letters=True)
     settings = SETTINGS._replace(limits=limits, dead_letter_topic="dlq.jobs")
 
@@ -222,7 +222,7 @@ def test_dead_letter_waits_for_state_archiving_if_the_last_delivery_ends_during_
     run(scenario)
 
 
-def test_acknowledgements_of_many_single_records_are_applied_and_written_in_portions() -> None:
+def test_acknowledgements_of_many_records_are_applied_and_written_a_limited_number_at_a_time() -> None:
     async def scenario(tasks: set[asyncio.Task[None]]) -> None:
         coordinator = Coordinator()
         led = await loaded(coordinator, tasks, SETTINGS._replace(limits=ShareLimits()))
@@ -254,7 +254,7 @@ def test_acknowledgements_of_many_single_records_are_applied_and_written_in_port
 
 
 @pytest.mark.parametrize("kind", [Acknowledge.RELEASE, Acknowledge.REJECT])
-def test_operator_changes_a_range_that_ends_with_the_last_possible_offset(kind: Acknowledge) -> None:
+def test_operator_may_change_records_up_to_the_last_possible_offset(kind: Acknowledge) -> None:
     async def scenario(tasks: set[asyncio.Task[None]]) -> None:
         led = await loaded(Coordinator(), tasks, SETTINGS._replace(limits=ShareLimits()))
         led.acquire(Wish("m", 500), 7, [FetchedBatch(7, 9)])
@@ -278,7 +278,7 @@ def test_member_that_acknowledges_the_last_possible_offset_is_refused() -> None:
     run(scenario)
 
 
-def test_records_of_a_closed_session_are_released_in_portions() -> None:
+def test_records_of_a_closed_share_session_are_released_a_limited_number_at_a_time() -> None:
     async def scenario(tasks: set[asyncio.Task[None]]) -> None:
         coordinator = Coordinator()
         led = await loaded(coordinator, tasks, SETTINGS._replace(limits=ShareLimits()))
@@ -315,7 +315,7 @@ def test_records_of_a_members_closed_session_are_released_but_not_the_records_of
     run(scenario)
 
 
-def test_locks_that_expire_together_in_many_share_partitions_take_turns() -> None:
+def test_locks_that_expire_together_in_many_share_partitions_are_ended_one_partition_at_a_time() -> None:
     async def scenario(tasks: set[asyncio.Task[None]]) -> None:
         turns: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
 

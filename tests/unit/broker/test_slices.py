@@ -1,4 +1,4 @@
-"""The garbage collector pauses while large requests are handled, and only then."""
+"""Tests that the garbage collector pauses only while large requests are handled."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _collects_before_and_after() -> Iterator[None]:
 
 
 def ask_large(monkeypatch: pytest.MonkeyPatch, handle: Any) -> asyncio.Task[Any]:
-    """Sends a SyncGroup with many assignments; its member waits for the leader."""
+    """Sends a SyncGroup request with many assignments to a dispatcher that calls `handle`."""
     monkeypatch.setattr(dispatch, "load_handler", lambda key: handle)
     broker: Any = SimpleNamespace(
         access=None,
@@ -101,7 +101,7 @@ def test_the_garbage_collector_runs_while_a_large_request_waits(
     asyncio.run(scenario())
 
 
-def test_the_garbage_collector_pauses_until_the_last_of_several_requests_is_done() -> None:
+def test_the_garbage_collector_pauses_until_the_last_of_several_large_requests_is_done() -> None:
     async def scenario() -> None:
         taking_turns = Slices()
         first, second = taking_turns.uncollected(), taking_turns.uncollected()
@@ -114,7 +114,7 @@ def test_the_garbage_collector_pauses_until_the_last_of_several_requests_is_done
     asyncio.run(scenario())
 
 
-def test_the_garbage_collector_pauses_between_two_slices() -> None:
+def test_the_garbage_collector_pauses_between_two_slices_of_a_large_request() -> None:
     async def scenario() -> None:
         taking_turns = Slices()
 

@@ -1,4 +1,4 @@
-"""Heartbeats of streams groups to a node: internal topics, ACLs, refusals and descriptions."""
+"""Tests heartbeats of streams groups: internal topics, ACLs, refusals and descriptions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def joining(topology: wire.Topology, **fields: Any) -> wire.StreamsGroupHeartbea
 
 
 async def until(clients: Clients, principal: str, topology: wire.Topology, wanted: str) -> Any:
-    """Lets the member join again and again until the details of its status contain a text; "" for no status."""
+    """Lets the member join again and again until its status details contain the text; "" waits for no status."""
     await clients.ask(ADMIN, FindCoordinatorRequest(coordinator_keys=["g"]))
     async with asyncio.timeout(60):
         while True:
@@ -58,7 +58,7 @@ async def until(clients: Clients, principal: str, topology: wire.Topology, wante
             await asyncio.sleep(0)  # the node itself runs in this loop, and an answer may come without a pause
 
 
-def test_missing_internal_topics_are_created_with_their_partitions_and_configs() -> None:
+def test_missing_internal_topics_of_a_streams_group_are_created_with_partitions_and_configs() -> None:
     async def scenario(clients: Clients) -> None:
         answer = await until(clients, ADMIN, changelog(), "")
         assert [(each.subtopology_id, each.partitions) for each in answer.active_tasks] == [("0", [0])]
@@ -77,7 +77,7 @@ def test_missing_internal_topics_are_created_with_their_partitions_and_configs()
     with_clients(scenario, **EAGER)
 
 
-def test_reason_for_a_refused_internal_topic_is_shown_to_the_member() -> None:
+def test_member_of_a_streams_group_gets_the_reason_for_a_refused_internal_topic() -> None:
     async def scenario(clients: Clients) -> None:
         answer = await until(clients, ADMIN, changelog("nonsense"), "Creation failed: kept (")
         assert [each.status_code for each in answer.status] == [Status.MISSING_INTERNAL_TOPICS]
@@ -98,7 +98,7 @@ def test_internal_topics_are_created_only_for_a_client_that_may_create_topics() 
     with_clients(scenario, **EAGER)
 
 
-def test_topologies_with_internal_or_illegal_or_forbidden_topics_are_refused() -> None:
+def test_streams_topology_with_an_internal_illegal_or_forbidden_topic_is_refused() -> None:
     async def scenario(clients: Clients) -> None:
         for name in ("__consumer_offsets", "not/legal"):
             each = wire.Subtopology(subtopology_id="0", source_topics=[name])
@@ -112,7 +112,7 @@ def test_topologies_with_internal_or_illegal_or_forbidden_topics_are_refused() -
     with_clients(scenario)
 
 
-def test_heartbeats_with_too_many_topics_or_too_long_client_tags_are_refused() -> None:
+def test_streams_group_heartbeat_with_too_many_topics_or_too_long_client_tags_is_refused() -> None:
     async def scenario(clients: Clients) -> None:
         each = wire.Subtopology(subtopology_id="0", source_topics=["open"] * (MAX_TOPICS + 1))
         answer = await clients.ask(ADMIN, joining(wire.Topology(subtopologies=[each])))
@@ -126,7 +126,7 @@ def test_heartbeats_with_too_many_topics_or_too_long_client_tags_are_refused() -
     with_clients(scenario)
 
 
-def test_join_that_does_not_fit_into_the_log_leaves_no_group() -> None:
+def test_streams_group_join_that_does_not_fit_into_one_record_creates_no_group() -> None:
     async def scenario(clients: Clients) -> None:
         await until(clients, ADMIN, changelog(), "")
         configs = [wire.KeyValue(key=f"{number}", value="v" * 30_000) for number in range(40)]

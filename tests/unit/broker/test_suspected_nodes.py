@@ -1,4 +1,4 @@
-"""Metadata responses shortly after a leader has died, in virtual time."""
+"""Tests Metadata responses shortly after a leader has died, in virtual time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def image(leader: int, *, fenced: int = 0) -> MetadataImage:
 
 
 class Fixture:
-    """The parts of a broker that the Metadata handler uses."""
+    """Holds the parts of a broker that the Metadata handler uses."""
 
     def __init__(self) -> None:
         self.suspects = SuspectedNodes()
@@ -100,7 +100,7 @@ def test_metadata_request_waits_only_once_if_the_controller_does_not_decide_abou
     in_virtual_time(test)
 
 
-def test_a_node_that_answers_again_is_not_suspected() -> None:
+def test_node_that_answers_again_is_no_longer_suspected() -> None:
     async def test(node: Fixture) -> None:
         node.suspects.lost(1)
         node.suspects.reached(1)

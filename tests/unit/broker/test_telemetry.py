@@ -1,4 +1,4 @@
-"""Client telemetry: subscriptions of clients, and accepted and refused pushes."""
+"""Tests client telemetry: subscriptions of clients, and accepted and refused pushes."""
 
 from collections.abc import Mapping
 from random import Random
@@ -88,15 +88,16 @@ def test_client_without_an_instance_id_gets_a_permanent_instance_id() -> None:
         (f"client_instance_id={'aWlpaWlpaWlpaWlpaWlpaQ'}", True),
     ],
 )
-def test_client_matches_a_subscription_only_if_all_patterns_match_whole_values(match: str, asked: bool) -> None:
+def test_client_matches_a_telemetry_subscription_only_if_all_patterns_match_whole_values(
+    match: str, asked: bool
+) -> None:
     _, instance = telemetry(s={"metrics": "a", "match": match}).subscribe(request(), ID)
     assert instance.metrics == (("a",) if asked else ())
 
 
 @pytest.mark.usefixtures("no_collections")
-def test_pattern_that_takes_too_many_steps_matches_no_client() -> None:
-    """Checks patterns that would take years in Python's `re`: the time doubles with each character, and they have
-    sixty."""
+def test_telemetry_pattern_that_takes_too_many_steps_matches_no_client() -> None:
+    """Checks patterns that would take years in Python's `re`: the time doubles with each of sixty characters."""
     started = thread_time()
     for number, match in enumerate(["client_id=(a+)+b", "client_id=(a|a)*b", "client_id=.*a.{990}"]):
         found = telemetry(s={"metrics": "a", "match": match})
@@ -105,13 +106,13 @@ def test_pattern_that_takes_too_many_steps_matches_no_client() -> None:
     assert thread_time() - started < 1
 
 
-def test_a_missing_or_too_long_name_matches_no_pattern() -> None:
+def test_missing_or_too_long_client_id_matches_no_telemetry_pattern() -> None:
     found = telemetry(s={"metrics": "a", "match": "client_id=.*"})
     assert found.subscribe(request(client_id=None), ID)[1].metrics == ()
     assert found.subscribe(request(client_id="x" * 2000), b"j" * 16)[1].metrics == ()
 
 
-def test_subscriptions_are_merged_and_the_shortest_interval_counts() -> None:
+def test_telemetry_subscriptions_are_merged_and_the_shortest_interval_applies() -> None:
     found = telemetry(
         one={"metrics": "b,a", "interval.ms": "60000"}, two={"metrics": "a,c", "interval.ms": "1000"}, three={}
     )
@@ -122,7 +123,7 @@ def test_subscriptions_are_merged_and_the_shortest_interval_counts() -> None:
     assert (instance.metrics, instance.interval_ms) == (("*",), 300_000)
 
 
-def test_the_subscription_id_depends_only_on_metrics_and_interval_and_client_instance() -> None:
+def test_telemetry_subscription_id_depends_only_on_metrics_interval_and_client_instance() -> None:
     same = {"s": {"metrics": "a,b", "interval.ms": "1000"}}
     one = telemetry(**same).subscribe(request(), ID)[1].subscription_id
     assert telemetry(**same).subscribe(request(client_id="x"), ID)[1].subscription_id == one
@@ -132,7 +133,7 @@ def test_the_subscription_id_depends_only_on_metrics_and_interval_and_client_ins
     assert -(2**31) <= one < 2**31
 
 
-def test_an_early_second_subscription_request_is_refused_unless_the_subscription_changed() -> None:
+def test_early_second_telemetry_subscription_request_is_refused_unless_the_subscription_changed() -> None:
     found = telemetry(s={"metrics": "a", "interval.ms": "1000"})
     found.subscribe(request(), ID)
     with pytest.raises(KafkaError) as refused:
@@ -143,7 +144,7 @@ def test_an_early_second_subscription_request_is_refused_unless_the_subscription
     assert found.subscribe(request(START + 1001), ID)[1].metrics == ("b",)
 
 
-def test_push_before_the_interval_ends_is_refused_unless_it_is_the_first_push() -> None:
+def test_telemetry_push_before_the_interval_ends_is_refused_unless_it_is_the_first_push() -> None:
     found = telemetry(s={"metrics": "a", "interval.ms": "1000"})
     number = found.subscribe(request(), ID)[1].subscription_id
     assert push(found, number, now_ms=START + 1) == "NONE"
@@ -153,7 +154,7 @@ def test_push_before_the_interval_ends_is_refused_unless_it_is_the_first_push() 
     assert found.instances[ID].last_payload_bytes == 4
 
 
-def test_a_push_after_the_terminating_push_is_refused() -> None:
+def test_telemetry_push_after_the_terminating_push_is_refused() -> None:
     found = telemetry(s={"metrics": "a", "interval.ms": "1000"})
     number = found.subscribe(request(), ID)[1].subscription_id
     assert push(found, number) == "NONE"
@@ -176,7 +177,7 @@ def test_telemetry_push_with_a_reserved_instance_id_is_refused(instance_id: byte
         (0, b"", 0, "NONE"),
     ],
 )
-def test_pushes_with_a_wrong_size_compression_or_subscription_are_refused(
+def test_telemetry_push_with_a_wrong_size_compression_or_subscription_is_refused(
     wrong: int, metrics: bytes, compression: int, error: str
 ) -> None:
     found = telemetry(s={"metrics": "a"})
@@ -184,7 +185,7 @@ def test_pushes_with_a_wrong_size_compression_or_subscription_are_refused(
     assert push(found, number + wrong, metrics=metrics, compression=compression) == error
 
 
-def test_push_for_a_changed_subscription_is_refused_until_the_client_requests_the_new_subscription() -> None:
+def test_telemetry_push_for_an_outdated_subscription_is_refused() -> None:
     found = telemetry(s={"metrics": "a"})
     number = found.subscribe(request(), ID)[1].subscription_id
     found.set_subscriptions({"s": {"metrics": "b"}})
@@ -200,7 +201,7 @@ def test_pushed_telemetry_payload_reaches_every_receiver_unchanged() -> None:
     assert got == [Payload(ID, "app-1", 4, False, b"otlp")] * 2
 
 
-def test_a_failing_receiver_is_reported_to_the_client(caplog: pytest.LogCaptureFixture) -> None:
+def test_client_gets_an_error_if_a_telemetry_receiver_fails(caplog: pytest.LogCaptureFixture) -> None:
     def broken(payload: Payload) -> None:
         raise ValueError("disk full")
 
@@ -238,7 +239,7 @@ def test_telemetry_subscriptions_come_from_the_image_and_invalid_subscriptions_a
     assert "bad is ignored" in caplog.text
 
 
-def test_telemetry_handlers_answer_with_kafkas_messages() -> None:
+def test_telemetry_handlers_return_subscriptions_and_accept_or_refuse_pushes() -> None:
     broker = cast(Any, SimpleNamespace(telemetry=telemetry(s={"metrics": "a", "interval.ms": "1000"})))
     response = api_71_get_telemetry_subscriptions.handle(broker, request(), GetTelemetrySubscriptionsRequest())
     assert response.error_code == 0
@@ -274,7 +275,7 @@ def test_telemetry_is_advertised_only_if_the_broker_has_a_telemetry_receiver() -
     assert advertised(found) >= {71, 72}
 
 
-def test_a_client_keeps_its_id_at_another_broker() -> None:
+def test_client_keeps_its_telemetry_instance_id_at_another_broker() -> None:
     first, second = telemetry(), Telemetry(max_bytes=1000, random=Random(2))
     given, _ = first.subscribe(request(), ZERO_UUID)
     assert given != ZERO_UUID
@@ -283,7 +284,7 @@ def test_a_client_keeps_its_id_at_another_broker() -> None:
     assert second.subscribe(request(later), given)[0] == given
 
 
-def test_an_unchanged_subscription_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_telemetry_subscription_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[str] = []
     whole = Subscription.from_map
 

@@ -1,4 +1,4 @@
-"""Transactions as requests to a running broker: errors by version, late requests, and unfinished transactions."""
+"""Tests transaction requests to a running broker: errors by version, late requests, and unfinished transactions."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def log_of(broker: Broker, topic: str) -> Log:
 
 
 def stable_up_to_the_end(broker: Broker, topic: str) -> bool:
-    """Checks that no transaction is open: the last stable offset is the end of the log."""
+    """Returns True if no transaction is open: then the last stable offset is the end of the log."""
     log = log_of(broker, topic)
     return log.last_stable_offset == log.log_end_offset
 
@@ -98,7 +98,9 @@ def test_a_transactional_batch_without_a_transactional_id_is_refused(topic: str,
     assert producer.produce(topic, name="another") is ErrorCode.INVALID_PRODUCER_ID_MAPPING
 
 
-def test_an_unknown_producer_is_refused_and_leaves_no_state(broker: Broker, topic: str, producer: RawProducer) -> None:
+def test_produce_with_an_unknown_producer_id_is_refused_and_leaves_no_producer_state(
+    broker: Broker, topic: str, producer: RawProducer
+) -> None:
     for producer_id in range(12345, 12350):
         producer.producer_id, producer.epoch = producer_id, 0
         assert producer.produce(topic) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -132,9 +134,7 @@ def test_a_late_batch_of_an_earlier_transaction_is_refused_and_opens_no_transact
     assert [record.value for record in broker.records(topic)] == [b"in time", b"next"]
 
 
-def test_a_repeated_end_of_transaction_succeeds_until_the_next_transaction_begins(
-    topic: str, producer: RawProducer
-) -> None:
+def test_repeated_end_txn_request_succeeds_until_the_next_transaction_begins(topic: str, producer: RawProducer) -> None:
     producer.init()
     producer.produce(topic)
     first = producer.epoch
@@ -150,7 +150,7 @@ def test_a_repeated_end_of_transaction_succeeds_until_the_next_transaction_begin
     assert producer.describe().transaction_state == "Ongoing"
 
 
-def test_late_offset_commit_of_an_earlier_transaction_is_refused(
+def test_late_transactional_offset_commit_of_an_earlier_transaction_is_refused(
     broker: Broker, topic: str, producer: RawProducer
 ) -> None:
     group = producer.id
@@ -197,7 +197,7 @@ def test_transactional_offset_commit_creates_the_missing_offsets_topic() -> None
 
 
 @pytest.mark.parametrize("version", [3, 5])
-def test_an_offset_commit_of_a_removed_member_or_for_a_missing_topic_is_refused(
+def test_transactional_offset_commit_of_a_removed_member_or_for_a_missing_topic_is_refused(
     topic: str, producer: RawProducer, version: int
 ) -> None:
     group = producer.id
@@ -251,7 +251,7 @@ def test_add_partitions_to_txn_adds_all_partitions_or_none(topic: str, producer:
 def test_transaction_coordinator_without_producer_ids_fetches_them_even_if_no_request_waits(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The abort of an overdue transaction needs a new id if the epochs of its producer are used up."""
+    """Takes an id without a request, as the abort of an overdue transaction may do."""
     transactions, ids = broker.node.broker.transactions, broker.node.broker.producer_ids
 
     async def fetched() -> None:
@@ -279,7 +279,7 @@ def test_transaction_coordinator_without_producer_ids_fetches_them_even_if_no_re
     broker.run(fetched())
 
 
-def test_invalid_ids_and_timeouts_are_refused(producer: RawProducer) -> None:
+def test_init_producer_id_refuses_invalid_ids_and_timeouts(producer: RawProducer) -> None:
     def code(**fields: Any) -> ErrorCode:
         return ErrorCode(producer.ask(InitProducerIdRequest(**fields), 5).error_code)
 
@@ -291,7 +291,7 @@ def test_invalid_ids_and_timeouts_are_refused(producer: RawProducer) -> None:
     assert code(transactional_id=None) is NONE
 
 
-def test_a_producer_continues_after_an_error_with_its_next_epoch(topic: str, producer: RawProducer) -> None:
+def test_producer_continues_with_its_next_epoch_after_an_error(topic: str, producer: RawProducer) -> None:
     producer.init()
     producer_id = producer.producer_id
     producer.produce(topic)
@@ -317,7 +317,9 @@ def marker(producer: RawProducer, topic: str, **fields: Any) -> ErrorCode:
     return ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
 
 
-def test_markers_end_a_transaction_on_one_partition(broker: Broker, topic: str, producer: RawProducer) -> None:
+def test_write_txn_markers_ends_a_transaction_on_one_partition(
+    broker: Broker, topic: str, producer: RawProducer
+) -> None:
     producer.init()
     producer.produce(topic)
     assert not stable_up_to_the_end(broker, topic)
@@ -330,7 +332,9 @@ def test_markers_end_a_transaction_on_one_partition(broker: Broker, topic: str, 
     assert marker(producer, topic, coordinator_epoch=6) is ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
-def test_the_next_coordinator_completes_decided_transactions(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restarted_coordinator_completes_transactions_that_were_decided_before_the_restart(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Broker(data=tmp_path, topics={"t": 1}) as broker:
         producer = RawProducer(broker)
         group = producer.id
@@ -362,7 +366,7 @@ def test_the_next_coordinator_completes_decided_transactions(tmp_path: Any, monk
         producer.close()
 
 
-def test_markers_are_retried_until_they_are_written(
+def test_transaction_markers_are_retried_until_they_are_written(
     broker: Broker, topic: str, producer: RawProducer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from penstock.broker.coordinators.marker_writer import MarkerWriter
@@ -429,7 +433,7 @@ def test_describe_transactions_gets_not_coordinator_while_the_transaction_topic_
         assert client.request(ListTransactionsRequest()).transaction_states == []
 
 
-def test_transactions_are_listed_by_filter(topic: str, producer: RawProducer) -> None:
+def test_list_transactions_returns_only_transactions_that_match_its_filters(topic: str, producer: RawProducer) -> None:
     def listed(**filters: Any) -> set[str]:
         answer = producer.ask(ListTransactionsRequest(**filters), 2)
         assert answer.error_code == 0

@@ -1,4 +1,4 @@
-"""KIP-939 as requests to a running broker: prepared transactions survive their producers and restarts of the broker."""
+"""Tests two-phase commit (KIP-939) on a running broker: prepared transactions survive producers and broker restarts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def test_unstable_version_of_init_producer_id_is_neither_advertised_nor_served_u
         raw.close()
 
 
-def test_a_prepared_transaction_is_shown_without_a_timeout(topic: str, producer: RawProducer) -> None:
+def test_describe_transactions_shows_a_prepared_transaction_without_a_timeout(
+    topic: str, producer: RawProducer
+) -> None:
     assert producer.init(6, two_phase=True) is NONE
     assert producer.produce(topic) is NONE
     described = producer.describe()
@@ -72,7 +74,7 @@ def test_a_prepared_transaction_is_shown_without_a_timeout(topic: str, producer:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_a_second_producer_with_the_same_id_ends_the_prepared_transaction(
+def test_new_producer_with_keep_prepared_can_end_the_prepared_transaction_of_the_previous_producer(
     broker: Broker, topic: str, producer: RawProducer, commit: bool
 ) -> None:
     assert producer.init(6, two_phase=True) is NONE

@@ -1,4 +1,4 @@
-"""OffsetCommit and OffsetDelete of missing topics and partitions."""
+"""Tests OffsetCommit and OffsetDelete of missing topics and partitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.protocol.messages.api_47_offset_delete import (
 THERE, ASKED = 100, 2_000
 
 
-def test_unknown_partitions_are_removed_from_a_request_in_linear_time() -> None:
+def test_unknown_partitions_are_removed_from_an_offset_delete_request_in_linear_time() -> None:
     compared: list[int] = []
 
     class Index(int):
@@ -39,7 +39,7 @@ def test_unknown_partitions_are_removed_from_a_request_in_linear_time() -> None:
     assert len(compared) < 5 * ASKED
 
 
-def test_results_of_unknown_topics_are_merged_in_linear_time() -> None:
+def test_results_of_unknown_topics_are_merged_into_an_offset_commit_response_in_linear_time() -> None:
     compared: list[int] = []
 
     class Name(str):

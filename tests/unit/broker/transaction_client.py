@@ -1,4 +1,4 @@
-"""A producer that sends any request in any version, even at a wrong moment."""
+"""Provides a producer that sends any request in any version, even at a wrong moment."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ TWO_PHASE_SINCE = 6  # InitProducerId
 
 
 class RawProducer:
-    """A raw producer. The next request contains `producer_id`, `epoch` and `sequence`; tests set these back to simulate
-    late requests."""
+    """Sends requests of a transactional producer.
+
+    The next request contains `producer_id`, `epoch` and `sequence`. Tests set them back to simulate late requests.
+    """
 
     def __init__(self, broker: Broker, transactional_id: str | None = None) -> None:
         self._client = Client(broker.bootstrap)
@@ -185,7 +187,7 @@ class RawProducer:
 
 
 def committed_values(broker: Broker, topic: str) -> list[bytes | None]:
-    """Returns the committed records of partition 0 up to its end. No transaction may be open there."""
+    """Returns the committed records of partition 0. Call it only while no transaction is open there."""
     key = (topic, 0)
     found: list[bytes | None] = []
     with (

@@ -109,7 +109,6 @@ class Failovers:
             self._observer(NetworkPartitionSuspected(reason, (broker_id,)))
 
     def note(self, event: NodeEvent) -> None:
-        """Counts the partitions whose leader the current image fences, by outcome: new leader elected, or
-        leaderless."""
+        """Counts the partitions whose old leader the current image fences: with a new leader, or leaderless."""
         if isinstance(event, LeaderElected) and event.old_leader in self._fenced:
             self.partitions["leaderless" if event.new_leader < 0 else "elected"] += event.count

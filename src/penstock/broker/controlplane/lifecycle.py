@@ -355,7 +355,7 @@ class Lifecycle:
     def _no_answer(self) -> None:
         """Emits an event about a suspected network partition if no controller has answered for a session timeout.
 
-        Emits the event once for each outage.
+        Each outage gets one event.
         """
         timeout_s = self._settings.int("broker.session.timeout.ms") / 1000
         silent = self._answered_at and asyncio.get_running_loop().time() - self._answered_at >= timeout_s

@@ -253,7 +253,7 @@ class MetadataLog:
 
     @property
     def in_contact(self) -> bool:
-        """Returns True while this node leads the quorum or follows a leader that it hears from."""
+        """Returns True while this node leads the quorum, or follows a leader that answers its fetches."""
         return self._quorum.in_contact
 
     def watch_leadership(self, listener: Callable[[bool], None]) -> None:

@@ -1,4 +1,4 @@
-"""Reads and writes the state of share partitions at their share coordinators, on this broker or on others.
+"""Reads and writes the state of share partitions at their share coordinators, on this broker or on other brokers.
 
 While a coordinator is moving or loading, the request is repeated, with longer and longer pauses, until a time limit. If
 a change could not be written, the caller keeps it and writes it again.

@@ -227,7 +227,7 @@ class FetchSessions:
 
     @staticmethod
     def _check_id_use(session: FetchSession, request: FetchRequest) -> None:
-        """Raises KafkaError if the request names topics by id but the session has names, or the other way round."""
+        """Raises KafkaError if only one of the two, the request or the session, names its topics by id."""
         if not request.topics or not session.partitions:
             return
         by_id = next(iter(session.partitions.values())).topic_id != ZERO_UUID

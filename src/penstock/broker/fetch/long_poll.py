@@ -171,7 +171,10 @@ class Fetching:
         self._missing = 0
 
     def run(self, max_wait_ms: int, finish: Callable[[list[PartitionRead], list[Any]], R]) -> R | Later[R]:
-        """Returns the response that `finish` builds; a `Later` of the response if the fetch has to wait."""
+        """Returns the response that `finish` builds.
+
+        If the fetch has to wait, returns a `Later`: a response that is made after the wait.
+        """
         self._finish = finish
         reads, total, urgent = self.pass_over(self.wanted)
         nothing_there = not self.quiet and all(read.unknown for read in reads)

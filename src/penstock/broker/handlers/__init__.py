@@ -1,1 +1,4 @@
-"""Contains one module per API key. `handle(broker, ctx, request)` returns a response, a `Later` of it, or None."""
+"""Contains one module per API key.
+
+Its function `handle(broker, ctx, request)` returns a response, a `Later` (a response that is made later), or None.
+"""

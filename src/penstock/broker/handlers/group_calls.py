@@ -46,7 +46,7 @@ def caller(ctx: RequestContext) -> Caller:
 def finish(result: R | asyncio.Future[R], shape: Callable[[R], S]) -> S | Later[S]:
     """Calls `shape` to convert a decision's result to a response.
 
-    If the result is a future, returns a `Later` of the response.
+    If the result is a future, returns a `Later`: a response that is made when the future is done.
     """
     if isinstance(result, asyncio.Future):
         return Later(result, lambda future: shape(future.result()))

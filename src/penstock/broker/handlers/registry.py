@@ -119,12 +119,19 @@ Role = Literal["BROKER", "CONTROLLER"]
 
 class Handler(Protocol):
     def __call__(self, broker: Any, ctx: Any, request: Any, /) -> Any:
-        """Returns a response, an `Encoded`, a `Close`, None (no response), or a `Later` of one of these."""
+        """Handles a request.
+
+        Returns a response, an `Encoded` (a response as bytes), a `Close` (the connection closes), None (no response),
+        or a `Later` (makes one of these when a future or coroutine is done).
+        """
         ...
 
 
 def as_handler(function: Callable[..., Any]) -> Handler:
-    """Returns the function as a handler. If it is a coroutine function, the handler returns a `Later`."""
+    """Returns the function as a handler.
+
+    The handler of a coroutine function returns a `Later`: a response that is made when the coroutine is done.
+    """
     if not iscoroutinefunction(function):
         return function
 

@@ -44,7 +44,7 @@ class Partitions:
         placed: Callable[[Partition, bytes], None],
         moves: DirectoryMoves,
     ) -> None:
-        """Reports to the controller through `propose` and `placed`: see `PartitionHost`."""
+        """Takes two callbacks to the controller: `propose` proposes ISR changes, `placed` reports directories."""
         self._node_id = node_id
         self._logs = logs
         self._settings = settings

@@ -192,7 +192,8 @@ class SaslSession:
         """Closes the connection if a request of the ended session still waits for records.
 
         Other requests are answered, and an idle connection stays open, as in Kafka: the client authenticates again
-        before its next request. For example, a SaslHandshake of librdkafka may already wait behind a JoinGroup request.
+        before its next request. Its SaslHandshake may already be queued behind another request: librdkafka sends it
+        behind a JoinGroup.
         """
         self._end = None
         if self._connection.busy and self.last_key in READS:

@@ -1,8 +1,8 @@
 """Runs handlers that are generators: a handler yields after each element of the request's array.
 
-A request may legally name a hundred thousand topics. A handler that is written as `Steps` yields None after each
-element, or an awaitable to wait for. A short request is answered at once. During a long request, other requests are
-served after every `STEPS_PER_PASS` elements. Steps are counted, not timed, so that the simulator repeats them exactly.
+The handler (type `Steps`) yields None after each element, or an awaitable to wait for. A short request is answered at
+once. A request may legally name a hundred thousand topics. During a long request, other requests are served after every
+`STEPS_PER_PASS` elements. Elements are counted, not timed, so that the simulator repeats a run exactly.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ STEPS_PER_PASS = 200
 def run_steps(steps: Steps[R]) -> R | Later[R]:
     """Runs a generator handler and returns its result.
 
-    Returns a `Later` of the result if there are too many steps for one pass of the event loop, or if a step has to
-    wait.
+    Returns a `Later` (a result that is made later) if the handler yields too often for one pass of the event loop, or
+    yields an awaitable.
     """
     try:
         for _ in range(STEPS_PER_PASS):

@@ -46,10 +46,9 @@ class Prepared(NamedTuple):
 
 
 def duplicate_of(log: Log, batch: BatchMetadata) -> AppendInfo:
-    """Returns the append result for a duplicate of `batch`.
+    """Returns the append result for a duplicate of `batch`, a batch that is already in the log.
 
-    `batch` is already in the log, so the result has the offsets of `batch`. As in Kafka, the append time in the result
-    is the timestamp of `batch`.
+    The result has the offsets of `batch`. As in Kafka, its append time is the timestamp of `batch`.
     """
     return AppendInfo(
         batch.first_offset, batch.last_offset, batch.timestamp, log.log_start_offset, True, batch.timestamp

@@ -1,7 +1,7 @@
 """Reads and writes Kafka's small text files: offset checkpoints, meta.properties, partition.metadata and others.
 
-The first two lines of a checkpoint are its version and the number of lines that follow. A file with fewer lines is
-torn.
+A checkpoint begins with two lines: its version, and the number of lines that follow. The file is torn if fewer lines
+follow.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def parse_lines(data: bytes) -> list[str]:
     # The last line counts only if it ends in a newline: a number that was cut short still reads as a number.
     if count < 0 or len(body) != count or lines[2 + count :] != [""]:
         raise CheckpointError(
-            f"the file announces {count} lines, but {len(lines) - 2} follow, and the last of them is empty or cut off"
+            f"the file announces {count} lines after its first two lines, but has more or fewer complete lines"
         )
     return body
 
@@ -102,7 +102,8 @@ def render_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 class Incarnation(NamedTuple):
-    """Describes a running broker process. The process writes it to each log directory; the next process reads it."""
+    """Describes one run of the broker process. The process writes it to each log directory; the next process reads
+    it."""
 
     broker_epoch: int = -1
     #: The incarnation id of a registration without an answer: the controller may have registered it.

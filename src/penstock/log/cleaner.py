@@ -55,10 +55,11 @@ class Cleaner:
         max_keys: int = MAX_KEYS,
         may_drop_tombstones: Callable[[Log], bool] = lambda log: True,
     ) -> None:
-        """Creates a cleaner. `may_drop_tombstones` returns False for a log that another replica has not copied
-        completely.
+        """Creates a cleaner. `may_drop_tombstones` returns False for a log if another replica has not copied the whole
+        log.
 
-        That replica needs each tombstone and marker; without them it would keep records that were deleted or aborted.
+        Such a replica still needs each tombstone and marker: without them it would keep records that were deleted or
+        aborted.
         """
         self._logs = logs
         self._max_keys = max_keys
@@ -187,8 +188,8 @@ class Cleaner:
     def _is_overtaken(self, due: Due, sources: list[Segment]) -> bool:
         """True if the compaction `due` is out of date.
 
-        It is out of date if one of these happened after `due` was made: the log was truncated or deleted, or retention
-        deleted a segment of `sources`.
+        A compaction is out of date if the log was truncated or deleted after `due` was made, or if retention deleted a
+        segment of `sources`.
         """
         log = due.log
         cut = log.generation != due.generation or not self._is_present(log)

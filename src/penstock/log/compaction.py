@@ -155,7 +155,10 @@ def _learn(job: CompactionJob, segments: list[Segment], wanted: Callable[[], boo
 
 
 def _last_committed(job: CompactionJob, sources: list[Segment]) -> dict[int, LastRecord]:
-    """Returns the last record of each producer of `uncommitted_producers` in `sources`, which are all committed."""
+    """Returns, for each producer in `uncommitted_producers`, its last record in `sources`.
+
+    All records in `sources` are committed.
+    """
     last = LastRecords(job.uncommitted_producers)
     for segment in sources if job.uncommitted_producers else ():
         for _, header in scan_headers(segment.file, 0, segment.size):

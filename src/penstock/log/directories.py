@@ -61,7 +61,7 @@ class LogDirectories(Sequence[LogDir]):
 
     @property
     def all(self) -> list[LogDir]:
-        """Returns the directories for partitions, and the metadata log's directory if that is not one of them."""
+        """Returns all log directories: the directories for partitions, and the directory of the metadata log."""
         for_partitions = self._for_partitions
         return for_partitions if self.metadata in for_partitions else [*for_partitions, self.metadata]
 
@@ -69,7 +69,7 @@ class LogDirectories(Sequence[LogDir]):
         return self._by_path[log.log_dir]
 
     def find(self, path: str) -> LogDir | None:
-        """Returns the log directory at `path`; None if no directory for partitions is there.
+        """Returns the log directory at `path`; None if `path` is not a directory for partitions.
 
         `path` may be a symbolic link or contain `..`. May block the event loop: see `PathLookup`.
         """
@@ -91,7 +91,7 @@ class LogDirectories(Sequence[LogDir]):
         return directory if directory in self._for_partitions else None
 
     def cordon(self, paths: frozenset[str]) -> None:
-        """Cordons exactly these directories.
+        """Cordons the directories in `paths`, and no others.
 
         A cordoned directory gets a new log only if all directories that could hold the log are cordoned.
         """
@@ -100,8 +100,8 @@ class LogDirectories(Sequence[LogDir]):
     def for_new_log(self, topic: str, directory_id: bytes | None, log_counts: Mapping[str, int]) -> LogDir:
         """Returns the directory for a new log: the directory with `directory_id`, if an id is given.
 
-        Without an id, this is the online directory with the fewest logs; cordoned directories are used only if all
-        others are offline. Raises KafkaError if no directory remains.
+        Without an id, returns the online directory with the fewest logs. Cordoned directories are used only if all
+        other directories are offline. Raises KafkaError if no directory is online.
         """
         if topic == METADATA_TOPIC:
             candidates = [self.metadata]
@@ -115,10 +115,9 @@ class LogDirectories(Sequence[LogDir]):
     def note_incarnation(self, broker_epoch: int, asking: bytes = ZERO_UUID) -> None:
         """Writes a record of this process, with `broker_epoch`, into each directory for partitions.
 
-        A process that is still registering has no epoch of its own yet. In this case `asking` is the incarnation id of
-        the registration, and `broker_epoch` is the epoch of the previous process. If any directory has failed, this
-        method removes the records from all directories instead, because unsynced writes to the failed directory may be
-        lost.
+        While the process is registering, it has no epoch of its own yet. Then `asking` is the incarnation id of the
+        registration, and `broker_epoch` is the epoch of the previous process. If any directory has failed, this method
+        removes the records from all directories instead, because unsynced writes to the failed directory may be lost.
         """
         incarnation = Incarnation(broker_epoch, asking)
         failed = any(directory.offline for directory in self.all)
@@ -134,8 +133,11 @@ class LogDirectories(Sequence[LogDir]):
 
 
 class PathLookup:
-    """Finds the log directories that one request names. Resolves each path once, in a thread, because a long path takes
-    milliseconds. Resolves at most `MAX_RESOLVED_PATHS` paths."""
+    """Finds the log directories that one request names.
+
+    Resolves each path once, in a thread, because a long path takes milliseconds. Resolves at most `MAX_RESOLVED_PATHS`
+    paths.
+    """
 
     def __init__(self, directories: LogDirectories) -> None:
         self._directories = directories

@@ -34,9 +34,9 @@ class LeaderEpochCache:
         return list(zip(self.epochs, self.starts))
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Records that `epoch` starts at `start_offset`, and removes entries that contradict this.
+        """Records that `epoch` starts at `start_offset`, and removes entries that contradict the new entry.
 
-        Returns False and changes nothing if `epoch` is already the latest.
+        Returns False and changes nothing if `epoch` is already the latest epoch.
         """
         if epoch < 0 or (self.epochs and epoch == self.epochs[-1]):
             return False
@@ -53,14 +53,16 @@ class LeaderEpochCache:
         return self.epochs[slot] if slot >= 0 else UNDEFINED
 
     def next_start(self, offset: int) -> int:
-        """Returns the start of the first epoch that starts above `offset`; a very large offset if there is no such
-        epoch."""
+        """Returns the start offset of the first epoch that starts above `offset`; a very large number if no epoch
+        does."""
         slot = bisect_right(self.starts, offset)
         return self.starts[slot] if slot < len(self.starts) else 1 << 63
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """Returns the largest known epoch at or below `epoch` and the end offset of that epoch; (-1, -1) if `epoch` is
-        above all known epochs."""
+        """Returns the largest known epoch that is not above `epoch`, and the end offset of that epoch.
+
+        Returns (-1, -1) if `epoch` is above all known epochs.
+        """
         if epoch == UNDEFINED or not self.epochs or epoch > self.epochs[-1]:
             return UNDEFINED, UNDEFINED
         if epoch == self.epochs[-1]:

@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 
 
 class FlushGoal(NamedTuple):
-    """Holds what a flush has to sync: records below an offset, segment files up to a size, and files beside the
-    segments.
+    """Lists the data that a flush has to sync: records below an offset, segment files up to a size, and other files.
 
-    The files beside the segments hold leader epochs and producer snapshots.
+    The other files are indexes, leader epochs and producer snapshots.
     """
 
     offset: int
@@ -52,7 +51,7 @@ async def sync_to_end(log: Log) -> None:
 
 
 async def make_countable(log: Log) -> None:
-    """Waits until all records of this log may help to commit (see `synced_mark`).
+    """Waits until all records of this log may count for the high watermark (see `synced_mark`).
 
     Syncs the records if the config promises fsync; otherwise removes the synced mark.
     """
@@ -102,18 +101,15 @@ class Durability:
     # State.
 
     def note_unsynced(self, path: str) -> None:
-        """Makes the next flush sync the file at `path`: one of the files beside the segments, such as a producer
-        snapshot."""
+        """Makes the next flush also sync the file at `path`, for example a producer snapshot."""
         if self._unsynced_files is None:
             self._unsynced_files = set()
         self._unsynced_files.add(path)
 
     @property
     def is_behind(self) -> bool:
-        """True if a flush is needed.
-
-        It is needed if the log has records above the recovery point, or unsynced leader epochs or producer snapshots.
-        """
+        """True if a flush is needed: the log has records above the recovery point, or unsynced leader epochs or
+        snapshots."""
         log = self._log
         return self.recovery_point < log.log_end_offset or log.epochs.changed or bool(self._unsynced_files)
 
@@ -123,17 +119,16 @@ class Durability:
         return log.appended_bytes > self.flushed_bytes and now_ms - self.last_flush_ms >= log.config.flush_ms
 
     def lower_recovery_point(self, offset: int) -> int:
-        """Lowers the recovery point to `offset` before the log is truncated to `offset`. Returns the old recovery
-        point."""
+        """Lowers the recovery point to `offset`, before the log is truncated there. Returns the old recovery point."""
         before, self.recovery_point = self.recovery_point, min(self.recovery_point, offset)
         return before
 
     def restore_recovery_point(self, before: int) -> None:
-        """Sets the recovery point back to `before` after a truncation that failed before it changed the log."""
+        """Sets the recovery point back to `before`, because a truncation failed before it changed the log."""
         self.recovery_point = before
 
     def restart_at(self, offset: int) -> None:
-        """Sets the recovery point and the flushed offset of a log that is empty and starts at `offset`."""
+        """Sets the recovery point and the flushed offset to `offset`, because the log is now empty and starts there."""
         self.recovery_point = self.flushed_offset = offset
 
     # Moves to another directory.
@@ -160,7 +155,7 @@ class Durability:
             self._released = None
 
     def copy_mark_of(self, other: Durability) -> None:
-        """Writes this log's synced mark if `other` has a synced mark, and removes it if `other` has none. Blocks the
+        """Gives this log a synced mark if `other` has one, and removes it otherwise (see `synced_mark`). Blocks the
         event loop.
 
         The caller must have synced the records of this log.
@@ -247,8 +242,8 @@ class Durability:
                 future.set_exception(error)
 
     async def _sync_round(self) -> int:
-        """Runs one group commit: writes or removes the synced mark as the config demands, then syncs the records.
-        Returns the flushed offset."""
+        """Runs one group commit: writes or removes the synced mark as the config demands (see `synced_mark`), then
+        syncs the records. Returns the flushed offset."""
         log = self._log
         promised = log.config.fsync_before_ack
         if promised and self.mark is not Mark.PRESENT:
@@ -262,7 +257,7 @@ class Durability:
     async def _write_mark(self) -> None:
         """Syncs all records, then writes the synced mark.
 
-        While the mark exists, only synced records of this replica may help to commit (see `synced_mark`).
+        While the mark exists, only synced records of this replica count for the high watermark (see `synced_mark`).
         """
         disk = self._log.environment.disk
         self.mark = Mark.CHANGING
@@ -297,8 +292,10 @@ class Durability:
         return [segment for segment in self._log.segments if segment.synced_size < segment.size]
 
     def begin(self) -> FlushGoal:
-        """Begins a flush: writes all data that is only in memory to files. Returns the goal, which the caller has to
-        sync before the recovery point moves."""
+        """Begins a flush: writes all data that is only in memory to files.
+
+        Returns the records and files that the caller has to sync before the recovery point moves.
+        """
         log = self._log
         log.health.check_writable()
         try:
@@ -386,7 +383,8 @@ class Durability:
         self._sync_directories()
 
     async def remove_mark(self) -> None:
-        """Waits until the flush has removed the synced mark. From then on unsynced records may help to commit, too.
+        """Waits until a group commit has removed the synced mark. From then on, unsynced records count for the high
+        watermark too.
 
         Stops waiting if the config demands fsync before acknowledgements again.
         """

@@ -89,7 +89,7 @@ class FreeSpace:
         """Subtracts the bytes that a move between directories is about to write. Raises KafkaError if less free space
         than the limit would be left.
 
-        After such an error clients may still write: their writes are smaller and may fit.
+        After such an error, clients may still write to the directory: their writes are smaller and may fit.
         """
         watched = self.watched.get(path)
         if watched is None:

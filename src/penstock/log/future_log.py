@@ -157,8 +157,10 @@ class FutureLog:
         return True
 
     def _next(self, max_bytes: int) -> LogSlice | None:
-        """Returns the next slice of the current log to copy. If only offsets without records remain, skips these and
-        returns None."""
+        """Returns the next slice of the current log to copy.
+
+        Returns None if only offsets without records remain; the copy then continues after these offsets.
+        """
         current, log = self.current, self.log
         found = current.read(log.log_end_offset, max_bytes, upper_bound=current.log_end_offset)
         if found.segment is None and log.log_end_offset < current.log_end_offset:
@@ -173,7 +175,7 @@ class FutureLog:
         log.roll()
 
     def _runs(self, found: LogSlice, data: Buffer) -> Iterator[tuple[list[Prepared], memoryview]]:
-        """Yields the batches of a chunk in lists of at most RUN_BATCHES, so that one append does not take long.
+        """Yields the batches of a chunk in lists of at most RUN_BATCHES batches, so that no append takes long.
 
         Each list comes with the bytes of its batches.
         """
@@ -255,11 +257,11 @@ class FutureLog:
 
     @property
     def is_prepared(self) -> bool:
-        """True if the copy can replace the current log: everything that is synced in the current log is synced in the
-        copy too.
+        """True if the copy can replace the current log.
 
-        If the log's config promises fsync, the swap itself syncs the copy, so the records need not be synced before. In
-        every case the two logs must agree: both have a synced mark, or neither has one.
+        Every record that is synced in the current log must be synced in the copy too. If the log's config promises
+        fsync, the swap itself syncs the copy. In every case both logs have a synced mark, or neither log has one (see
+        `synced_mark`).
         """
         current, log = self.current, self.log
         ours, theirs = log.durability, current.durability
@@ -270,7 +272,7 @@ class FutureLog:
         return current.config.fsync_before_ack or ours.flushed_offset >= theirs.flushed_offset
 
     def hand_over_state(self) -> None:
-        """Hands the state that can't be rebuilt from batches over to the future log. Both logs end at the same offset.
+        """Gives the future log the state that can't be rebuilt from batches. Both logs end at the same offset.
 
         This state consists of producers whose records were deleted, and of pending verifications of open transactions.
         """
@@ -288,8 +290,10 @@ class FutureLog:
 
 
 async def finished(work: Awaitable[T]) -> T:
-    """Waits until the write `work` has ended, even if the caller is cancelled: a clean stop must not leave a
-    half-written batch. Returns the result of `work`."""
+    """Waits until the write `work` has ended, even if the caller is cancelled. Returns the result of `work`.
+
+    A cancelled caller must not leave a half-written batch behind.
+    """
     writing = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(writing)

@@ -153,10 +153,8 @@ class FutureLogs:
         self.discard(future)
 
     def detach(self, future: FutureLog) -> None:
-        """Removes the current log's reference to `future`; no-op if the current log has another future log.
-
-        The files of `future` stay.
-        """
+        """Detaches `future` from its current log, and keeps its files. No-op if the current log has another future
+        log."""
         current = future.current
         if self._by_current.get(current) is future:
             current.on_truncation = None
@@ -173,7 +171,8 @@ class FutureLogs:
                 self.remove(self._logs.dirs.of(log), log.path)
 
     def _unmark_current(self, current: Log) -> None:
-        """Removes the leaving mark of a log that stays in its directory, unless another move of the log has begun."""
+        """Removes the leaving mark of a log that stays in its directory (see `moved_mark`), unless another move of the
+        log has begun."""
         if self.of(current) is None and not current.offline:
             try:
                 moved_mark.remove_leaving(self._logs.disk, current.path)
@@ -196,7 +195,8 @@ class FutureLogs:
     # Ending a move.
 
     async def prepare(self, future: FutureLog) -> None:
-        """Syncs the copy, its checkpoint and its moved mark to disk. Raises KafkaError if that fails."""
+        """Syncs the copy, its checkpoint and the marks of the move to disk (see `moved_mark`). Raises KafkaError if a
+        sync or a write fails."""
         logs, log = self._logs, future.log
         start = log.log_start_offset
         await future.make_durable()
@@ -206,7 +206,8 @@ class FutureLogs:
         future.note_prepared(start)
 
     async def mark(self, future: FutureLog) -> None:
-        """Writes the leaving mark of the current log and the moved mark of the copy. Raises KafkaError if that fails.
+        """Writes the leaving mark of the current log and the moved mark of the copy. Raises KafkaError if a write
+        fails.
 
         Called before the broker reports the new directory to the controller. After that report, a node that starts
         without the old directory uses the copy as the replica's log. If a later start finds both directories, the marks
@@ -224,8 +225,11 @@ class FutureLogs:
             raise log.health.failed(error) from error
 
     def _mark_current(self, current: Log, target: LogDir) -> frozenset[bytes]:
-        """Writes the leaving mark of the current log. Returns the ids of the directories that may still hold an older
-        log of the partition: offline directories, and directories with an old log that is not removed yet."""
+        """Writes the leaving mark of the current log, and updates its moved mark (see `moved_mark`).
+
+        Returns the ids of the directories that may still hold an older log of the partition: offline directories, and
+        directories with an old log that is not removed yet.
+        """
         disk, dirs = self._logs.disk, self._logs.dirs
         older = moved_mark.read(disk, current.path)
         if older:
@@ -289,7 +293,8 @@ class FutureLogs:
                 await self.retire(retired)
 
     def put_old_aside(self, log: Log, suffix: str) -> None:
-        """Renames the logs that moves of `log` left in other directories, if `retire` has not renamed them yet.
+        """Renames the old logs that earlier moves of `log` left in other directories, if `retire` has not renamed them
+        yet.
 
         Called when `log` itself is renamed.
         """
@@ -313,8 +318,8 @@ class FutureLogs:
         return True
 
     def _rename_old(self, retired: Retired, suffix: str) -> None:
-        """Renames the old log, unless its directory is offline. If the rename fails, the old log stays in the list to
-        retire."""
+        """Renames the old log of a move, unless its directory is offline. If the rename fails, the old log stays in the
+        list of logs to rename."""
         logs, log = self._logs, retired.log
         if retired.directory.offline:
             return
@@ -334,8 +339,8 @@ class FutureLogs:
                 segment.close()
 
     async def _forget_source(self, retired: Retired, path: str) -> None:
-        """Removes the old log's directory from the moved mark and the checkpoints, after the rename of the old log is
-        on disk."""
+        """Removes the old log's directory from the moved mark and the checkpoints. Syncs the rename of the old log
+        first."""
         logs, log, disk = self._logs, retired.log, self._logs.disk
         try:
             await disk.run(disk.sync_dir, retired.directory.path)
@@ -351,8 +356,10 @@ class FutureLogs:
 
 
 def _refused_by_source(current: Log, error: OSError) -> KafkaError:
-    """Returns the error that ends a move because the leaving mark can't be written next to the current log. Takes the
-    current log offline, unless its disk is only full: then clients can still read the log."""
+    """Returns the error for a move that ends because the leaving mark can't be written next to the current log.
+
+    Takes the current log offline, unless its disk is only full: then clients can still read the log.
+    """
     if error.errno in _FULL:
         return KafkaError(
             ErrorCode.KAFKA_STORAGE_ERROR,

@@ -1,4 +1,4 @@
-"""Opens the future logs that the last process left, so that their moves continue or the broker decides about them.
+"""Opens the future logs that the last process left, so that their moves can continue.
 
 A future log belongs to the current log with its name and its topic id. Without a current log it is an *orphan*: the
 current log may be in an offline directory or lost, and then the future log may be the only copy of the records. The

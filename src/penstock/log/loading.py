@@ -320,8 +320,10 @@ def _recover_segment(segment: Segment, recovery_point: int, recovered: Recovered
 
 
 def _trusted_part(segment: Segment, recovery_point: int) -> tuple[int, int]:
-    """Returns the position and the offset from which the segment must be verified. Removes the index entries after that
-    position."""
+    """Returns the position and the offset from which the segment must be verified.
+
+    Removes the index entries after that position.
+    """
     if recovery_point > segment.base_offset and segment.size:
         try:
             segment.reset_indexes(recovery_point)
@@ -356,7 +358,7 @@ def _load_epochs(environment: LogEnvironment, path: str, found: Found) -> tuple[
 
 
 def _restore_epochs(log: Log, recovered: Recovered | None, start: int) -> None:
-    """Rebuilds leader epochs from the batches from `start` on, and from the batches before the first known epoch."""
+    """Rebuilds leader epochs from two groups of batches: from `start` on, and before the first known epoch."""
     epochs = log.epochs
     epochs.truncate_from_end(min(start, log.log_end_offset))
     if recovered is not None:

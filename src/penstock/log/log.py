@@ -147,8 +147,10 @@ class Log:
 
     @property
     def generation(self) -> int:
-        """Returns a number that changes with every truncation and move. A flush or compaction compares it before and
-        after its work, to notice a truncation or move in between."""
+        """Returns a number that changes with every truncation and move.
+
+        A flush or compaction compares the numbers before and after its work, to notice a truncation or move in between.
+        """
         return self.truncations + self.relocations
 
     @property
@@ -202,7 +204,7 @@ class Log:
         transaction_version: int = -1,
         prepared: Prepared | None = None,
     ) -> AppendInfo:
-        """Validates the batches, assigns offsets and appends them. Raises KafkaError if a batch is refused.
+        """Validates the batches, assigns offsets to them and appends them. Raises KafkaError if a batch is refused.
 
         Raises UnpackFirstError if validating a client's batch takes long. The caller then lets `environment.unpacking`
         prepare the batch, and calls this method again with the result as `prepared`.
@@ -276,7 +278,7 @@ class Log:
         """Appends batches that were fetched from the leader of `leader_epoch`. The batches keep their offsets.
 
         Leaves out an incomplete batch at the end, and batches of an epoch above `leader_epoch`: only the leader of that
-        epoch may send them. Returns None if nothing was appended.
+        epoch may send such batches. Returns None if no batch was appended.
         """
         self.health.check_writable()
         return appending.append_fetched(self, records, leader_epoch)
@@ -388,7 +390,8 @@ class Log:
 
     @property
     def countable_offset(self) -> int:
-        """Returns the offset below which this replica's records may help to commit (see `synced_mark`)."""
+        """Returns the offset below which this replica's records may count for the high watermark (see
+        `synced_mark`)."""
         mark = self.durability.mark
         if mark is Mark.ABSENT and not self.config.fsync_before_ack:
             return self.log_end_offset
@@ -400,8 +403,10 @@ class Log:
         return self.health.failure is None and self.durability.is_behind
 
     def store(self) -> None:
-        """Writes state that is only in memory to files, without a sync: index entries from the recovery point on, and
-        leader epochs."""
+        """Writes index entries and leader epochs that are only in memory to files, without a sync.
+
+        Covers the index entries from the recovery point on.
+        """
         for segment in self.segments.starting_at(self.recovery_point):
             segment.store_indexes()
         if self.epochs.changed:
@@ -415,7 +420,7 @@ class Log:
     def drop_segments(self, doomed: list[Segment]) -> None:
         """Removes the `doomed` segments from the log and queues their files for deletion.
 
-        If no segment is left, the caller must add a new segment.
+        If the log then has no segment, the caller must add a new segment.
         """
         self.segments.remove(doomed)
         try:
@@ -434,7 +439,7 @@ class Log:
         shorten.truncate_fully_and_start_at(self, offset)
 
     def advance_log_start_offset(self, offset: int) -> bool:
-        """Hides records below `offset`; retention deletes their segments. Returns False if all these records were
+        """Hides records below `offset`; retention deletes their segments later. Returns False if all these records were
         hidden already."""
         if offset > self.high_watermark:
             raise KafkaError(

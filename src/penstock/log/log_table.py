@@ -1,8 +1,8 @@
 """Holds the logs of a node, by partition.
 
 Two directories may have logs of the same name and partition, with different topic ids: a topic was deleted and created
-again while one of the directories was offline. The second log is kept as a namesake until the metadata, which names the
-existing topic, has been read.
+again while one of the directories was offline. The second log is kept as a *namesake* until the broker has read the
+metadata and knows which topic exists.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LogTable:
         self.counts[log.log_dir] -= 1
 
     def take_namesakes(self, key: TopicPartition) -> list[Log]:
-        """Removes the namesakes of this partition's log from the table, and returns them."""
+        """Removes and returns the namesakes of this partition's log: other logs with the same name and partition."""
         return self._namesakes.pop(key, [])
 
     def relocated(self, log: Log, source: str) -> None:

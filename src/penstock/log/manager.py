@@ -253,8 +253,8 @@ class LogManager:
     def claim(self, topic: str, partition: int, topic_id: bytes) -> Log | None:
         """Returns the partition's log if it is on disk; None otherwise.
 
-        A log of another topic with the same name is renamed as a stray. Such a log exists if the topic was deleted and
-        created again while a log directory was offline.
+        If a deleted topic with the same name left a log, renames that log as a stray. This happens if the topic was
+        deleted and created again while a log directory was offline.
         """
         log = self._table.get((topic, partition))
         if log is None:
@@ -347,7 +347,8 @@ class LogManager:
         self.removal.add_segments(segments, log.config.file_delete_delay_ms)
 
     def flush_soon(self, log: Log) -> None:
-        """Queues the log for a flush by `Maintenance`, which also writes the new recovery point to the checkpoint."""
+        """Queues the log for a flush by `Maintenance`, which also writes the new recovery point to the checkpoint
+        file."""
         self.flush_queue[log] = None
         self.flush_requested.set()
 

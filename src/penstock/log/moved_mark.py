@@ -100,8 +100,9 @@ def remove_leaving(disk: Disk, path: str) -> None:
 
 
 def stays(disk: Disk, path: str, directories: Iterable[LogDir]) -> bool:
-    """True if the log in `path` is the current log of its partition. In this case removes the log's leaving mark and
-    syncs the removal. Also removes its adopted mark if no directory is offline.
+    """True if the log in `path` is the current log of its partition; then removes the marks that are no longer needed.
+
+    The leaving mark is removed and the removal is synced. The adopted mark is removed if no directory is offline.
 
     False if the log may be an old log: its leaving mark names a directory that can't be read, and some directory is
     offline. The id of an offline directory may be unknown, so the mark may name any offline directory. Called for a log
@@ -134,8 +135,8 @@ def put_replaced_logs_aside(
 ) -> None:
     """Renames each log that was replaced by an adopted copy while the log's directory was offline.
 
-    `places` has the directories of each log; the key is the log's name. Called after `finish_moves`, which may have
-    renamed some of these logs. A log of another topic with the same name is left as it is.
+    `places` maps each log's name to its directories. Called after `finish_moves`, which may have renamed some of these
+    logs. A log of another topic with the same name is left as it is.
     """
     for name, owners in places.items():
         left = [each for each in owners if disk.exists(each.file(name))] if len(owners) > 1 else []
@@ -154,8 +155,8 @@ def finish_moves(
 ) -> None:
     """Finishes moves that a crash interrupted between their two renames: renames the old logs for removal.
 
-    `places` has the directories of each log; the key is the log's name. A log that is in two directories without a mark
-    stays in both; the caller then refuses to start.
+    `places` maps each log's name to its directories. A log that is in two directories without a mark stays in both; the
+    caller then refuses to start.
     """
     for name, owners in places.items():
         if len(owners) == 1:

@@ -73,7 +73,8 @@ class OffsetIndex:
         return positions[slot] if slot >= 0 else 0
 
     def first_past(self, position: int) -> int | None:
-        """Returns the offset of the first entry whose position is at least `position`; None if there is none."""
+        """Returns the offset of the first entry whose position is at least `position`; None if there is no such
+        entry."""
         low, high = 0, self._file.stored
         while low < high:
             middle = (low + high) // 2
@@ -114,8 +115,10 @@ class OffsetIndex:
         self._file.truncate(self._good_entries(relative))
 
     def _good_entries(self, relative: int) -> int:
-        """Returns the number of entries at the start of the index that are in order and below `relative`. A crash may
-        have damaged all later entries."""
+        """Counts the valid entries at the start of the index: entries that are in order and below `relative`.
+
+        A crash may have damaged all later entries.
+        """
         if not self._file.stored:
             return 0
         last_offset, last_position, keep = (

@@ -85,7 +85,7 @@ class ProducerEntry:
 
 @dataclass(slots=True, eq=False)
 class Verification:
-    """Holds a check that has begun: the transaction coordinator is asked whether a transaction is open (KIP-890).
+    """Holds a running check: the broker asks the transaction coordinator whether a transaction is open (KIP-890).
 
     The check comes before the first batch of the transaction is appended to this log.
     """
@@ -185,8 +185,10 @@ class ProducerStateManager:
             )
 
     def _validate_unknown(self, header: BatchHeader, origin: AppendOrigin, marker: EndTxn | None) -> None:
-        """Accepts any sequence number from an unknown or expired producer. Exception: raises KafkaError if a pending
-        verification shows that earlier records are missing."""
+        """Accepts any sequence number from an unknown or expired producer.
+
+        Raises KafkaError only if a pending verification shows that earlier records are missing.
+        """
         if origin is AppendOrigin.CLIENT and marker is None:
             self._check_verified_sequence(None, header)
 
@@ -263,8 +265,10 @@ class ProducerStateManager:
         return next(iter(self._ongoing), None)
 
     def last_stable_offset_after(self, completed: CompletedTxn) -> int:
-        """Returns the last stable offset after the end of the transaction `completed`. The transaction index stores it
-        in the entry of `completed`."""
+        """Returns the last stable offset after the end of the transaction `completed`.
+
+        The transaction index stores this offset in the entry of `completed`.
+        """
         for first_offset, producer_id in self._ongoing.items():
             if producer_id != completed.producer_id:
                 return first_offset
@@ -306,7 +310,7 @@ class ProducerStateManager:
         return known
 
     def end_verification(self, producer_id: int, verification: Verification) -> None:
-        """Removes a failed verification, so that requests with unknown producer ids leave nothing in memory."""
+        """Removes a failed verification, so that requests with unknown producer ids do not fill the memory."""
         if self._verifications and self._verifications.get(producer_id) is verification:
             del self._verifications[producer_id]
 
@@ -314,7 +318,8 @@ class ProducerStateManager:
         return self.is_admitted(header.producer_id, header.producer_epoch, verification)
 
     def is_admitted(self, producer_id: int, producer_epoch: int, verification: Verification | None) -> bool:
-        """True if the producer's transaction is open in this log, or if `verification` is still valid."""
+        """True if the producer's transaction is open in this log, or if `verification` is the pending verification of
+        the producer."""
         if self.has_ongoing_transaction(producer_id, producer_epoch):
             return True
         known = self._verifications.get(producer_id) if self._verifications else None

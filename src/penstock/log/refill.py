@@ -1,8 +1,8 @@
 """Replaces a segment of a log by the batches that another replica has, because a batch of the segment is damaged.
 
 The new segment is written beside the old segment and swapped in like a compacted segment, so a crash at any point
-leaves the old or the new segment. The end of the log, its high watermark and its place in the in-sync set do not
-change. Only committed records are replaced: below the high watermark, all in-sync replicas have the same records.
+leaves the old or the new segment. The end of the log and its high watermark do not change, and the replica stays in
+sync. Only committed records are replaced: below the high watermark, all in-sync replicas have the same records.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def segment_to_refill(log: Log, offset: int) -> tuple[Segment, int] | None:
 async def refill(log: Log, old: Segment, end: int, fetch: Fetch, leader_epoch: int) -> bool:
     """Replaces the sealed segment `old`, which ends at offset `end`, by the batches that `fetch` returns.
 
-    Returns False if the log was truncated, moved or shortened meanwhile. Raises KafkaError if the other replica lacks
-    records or has a batch that is damaged too; the old segment then stays.
+    Returns False if the log was truncated, moved or shortened meanwhile. Raises KafkaError, and keeps the old segment,
+    if the other replica lacks records or has a damaged batch too.
     """
     generation = log.generation
     await log.flush()
@@ -90,12 +90,14 @@ async def _fill(log: Log, old: Segment, new: Segment, end: int, fetch: Fetch, le
                 break
             check_crc(view)
             if header.base_offset < lowest or header.next_offset > end or header.partition_leader_epoch > leader_epoch:
-                raise _unusable(f"has a batch at offset {header.base_offset} that does not fit here")
+                raise _unusable(
+                    f"The other replica has a batch at offset {header.base_offset} that does not fit into the segment"
+                )
             headers.append(header)
             data.append(view)
             lowest = header.next_offset
         if not headers or lowest <= at:
-            raise _unusable(f"has no records from offset {at} to {end - 1}")
+            raise _unusable(f"The other replica has no records from offset {at} to {end - 1}")
         await new.append_many_later(headers, b"".join(data))
         at = lowest
 
@@ -109,4 +111,4 @@ def _complete(old: Segment, new: Segment) -> None:
 
 
 def _unusable(problem: str) -> KafkaError:
-    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The other replica {problem}: it can't be used for the repair.")
+    return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{problem}: it can't be used for the repair.")

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class Removal:
-    """Keeps the queue of files to remove. Readers may use the files of a queued segment until the files are removed."""
+    """Holds the queue of files to remove. Readers may use a queued segment until its files are removed."""
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
         self._disk = disk
@@ -29,7 +29,7 @@ class Removal:
         self._segments.append((self._clock.wall_ms() + delay_ms, segments))
 
     def add_directory(self, path: str, delay_ms: int, segments: list[Segment] | None = None) -> None:
-        """Removes a log's directory after the delay. `segments` are its segments that readers may have open."""
+        """Queues a log's directory for removal after the delay. Readers may have the `segments` of this log open."""
         self._directories.append((self._clock.wall_ms() + delay_ms, path, segments or []))
 
     async def run(self, *, all_of_them: bool = False) -> None:

@@ -38,8 +38,8 @@ class ScannedBatch(NamedTuple):
 
 
 def _checked(header: BatchHeader, path: str, position: int, end: int, lowest: int) -> BatchHeader:
-    """Returns `header`. Raises CorruptBatchError if its offset or length is impossible; the CRC does not cover these
-    fields."""
+    """Returns `header`. Raises CorruptBatchError if its offset or length is impossible, because the CRC does not cover
+    these two fields."""
     if header.magic != MAGIC or header.batch_length < MIN_BATCH_LENGTH:
         raise CorruptBatchError(
             path, position, f"these bytes are not a batch: magic {header.magic}, length {header.batch_length}"

@@ -166,7 +166,7 @@ class Segment:
             self.size = size
 
     def reset_indexes(self, offset: int) -> None:
-        """Removes index entries at or above `offset` (0: all of them), and the state derived from them.
+        """Removes index entries at or above `offset`, and the state derived from them. Offset 0 removes all entries.
 
         The index files need not be valid: a crash may have left any bytes above `offset`.
         """
@@ -315,7 +315,7 @@ class Segment:
         self._max_timestamp, self._max_timestamp_offset = timestamp, offset
 
     def last_timestamp_fits(self) -> bool:
-        """True if the batch that the last entry of the time index points to has the timestamp of this entry.
+        """True if the last entry of the time index has the timestamp of the batch that it points to.
 
         A power loss may leave zeros in the last bytes of an entry that was not synced. The offset in such an entry is
         too low: the entry points to an older batch, perhaps a batch below the recovery point. If the last byte of the
@@ -399,7 +399,7 @@ class Segment:
             self.disk.remove(self.path(TXN_INDEX_SUFFIX))
 
     def needs_check(self, position: int, end: int) -> bool:
-        """True if some bytes from `position` to `end` were written by an earlier process, and this process has not
+        """True if an earlier process wrote some of the bytes from `position` to `end`, and this process has not
         verified them yet."""
         if position >= self.trusted_from:
             return False

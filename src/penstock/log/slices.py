@@ -123,7 +123,7 @@ class LogSlice:
 
 
 def _good_bytes(data: Buffer) -> tuple[int, bool]:
-    """Returns how many bytes from the start are valid whole batches, and True if a damaged batch follows them."""
+    """Returns the number of bytes of the valid whole batches at the start, and True if a damaged batch follows them."""
     view = memoryview(data)
     good = lowest = 0
     while good + HEADER_SIZE <= len(view):

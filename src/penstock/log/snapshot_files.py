@@ -31,8 +31,11 @@ class SnapshotFiles:
         return f"{self._directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
 
     def take(self, producers: ProducerStateManager) -> str | None:
-        """Writes a snapshot of the producer state at its offset. Returns the path of the file to sync. Writes nothing
-        and returns None if a snapshot at this offset or a later offset exists."""
+        """Writes a snapshot of the producer state at its offset. Returns the path of the new file, which the caller has
+        to sync.
+
+        Writes nothing and returns None if a snapshot with this offset or a higher offset exists.
+        """
         offset = producers.map_end_offset
         if self.offsets and self.offsets[-1] >= offset:
             return None
@@ -92,7 +95,7 @@ class SnapshotFiles:
         self.remove_above(-1)
 
     def keep_only(self, bases: list[int]) -> None:
-        """Removes snapshots that are neither at a segment boundary nor the newest."""
+        """Removes all snapshots except the newest snapshot and the snapshots at segment boundaries."""
         wanted = {*bases, *self.offsets[-1:]}
         for offset in [each for each in self.offsets if each not in wanted]:
             self._disk.remove(self.path(offset))

@@ -66,7 +66,7 @@ def cancel_swaps(log: Log) -> None:
 
 
 def finish_swaps(disk: Disk, path: str, names: set[str]) -> set[str]:
-    """Cleans up after a crash: removes `.cleaned` segments, and completes replacements by `.swap` segments.
+    """Cleans up after a crash: removes `.cleaned` segments, and completes the replacements that `.swap` segments began.
 
     Returns the names of the remaining files.
     """

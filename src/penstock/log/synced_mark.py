@@ -44,8 +44,8 @@ class Mark(Enum):
 def find(disk: Disk, path: str, names: set[str], *, damaged: bool) -> Mark:
     """Returns the state of a log's synced mark. `names` are the names of the files in the log's directory.
 
-    Removes the mark of a damaged log: records that counted are missing, but the next start would find no damage and
-    would trust the mark.
+    Removes the mark of a damaged log: records that counted are missing. Without the removal, the next start would find
+    no damage and would trust the mark.
     """
     if REMOVED_MARK_FILE in names or (damaged and SYNCED_MARK_FILE in names):
         remove_file(disk, path)
@@ -54,8 +54,10 @@ def find(disk: Disk, path: str, names: set[str], *, damaged: bool) -> Mark:
 
 
 def write_file(disk: Disk, path: str) -> None:
-    """Writes the synced mark, then syncs the log's directory and the file partition.metadata. The broker reports the
-    mark together with the topic id in this file."""
+    """Writes the synced mark, then syncs the log's directory and the file partition.metadata, which holds the topic id.
+
+    The broker reports the synced mark to the controller together with the topic id.
+    """
     disk.write_new(f"{path}/{SYNCED_MARK_FILE}", b"")
     metadata = f"{path}/{PARTITION_METADATA_FILE}"
     if disk.exists(metadata):

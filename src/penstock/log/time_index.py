@@ -90,8 +90,10 @@ class TimeIndex:
         self._last_timestamp = self.last[0]
 
     def _good_entries(self, relative: int) -> int:
-        """Returns the number of entries at the start of the index that are in order and below `relative`. A crash may
-        have damaged all later entries."""
+        """Counts the valid entries at the start of the index: entries that are in order and below `relative`.
+
+        A crash may have damaged all later entries.
+        """
         if not self._file.stored:
             return 0
         last_timestamp, last_offset, keep = 0, -1, 0  # zeros are unwritten space

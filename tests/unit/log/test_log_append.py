@@ -173,7 +173,7 @@ def test_non_transactional_batch_of_a_producer_with_an_open_transaction_is_refus
     refused(log, ErrorCode.INVALID_TXN_STATE, idempotent(1))
 
 
-def test_a_marker_of_an_old_epoch_or_an_old_coordinator_is_refused() -> None:
+def test_transaction_marker_with_an_old_producer_epoch_or_coordinator_epoch_is_refused() -> None:
     log = new_log()
     append(log, idempotent(0, epoch=3, transactional=True))
     with pytest.raises(KafkaError) as error:
@@ -220,7 +220,7 @@ def test_batch_with_a_later_sequence_is_refused_while_an_earlier_batch_is_being_
     )  # fmt: skip
 
 
-def test_coordinators_may_write_several_batches_at_once() -> None:
+def test_batches_of_one_coordinator_append_get_consecutive_offsets() -> None:
     log = new_log(LogConfig(segment_bytes=300))
     info = log.append_as_leader(
         batch(2) + batch(3) + batch(1), leader_epoch=1, now_ms=NOW, origin=AppendOrigin.COORDINATOR
@@ -242,7 +242,7 @@ def test_follower_appends_batches_unchanged_and_leaves_out_an_incomplete_batch()
     assert follower.epochs.entries == leader.epochs.entries == [(2, 0), (3, 2), (4, 5)]
 
 
-def test_a_follower_leaves_out_batches_with_an_epoch_above_its_leaders() -> None:
+def test_follower_does_not_append_batches_of_an_epoch_above_its_leaders_epoch() -> None:
     leader, follower = new_log(), new_log()
     for epoch in (1, 2, 3):
         produce(leader, epoch=epoch)
@@ -252,7 +252,7 @@ def test_a_follower_leaves_out_batches_with_an_epoch_above_its_leaders() -> None
     assert follower.append_as_follower(bytes(leader.read(2, 99, upper_bound=3).read_now()), leader_epoch=2) is None
 
 
-def test_a_follower_refuses_known_offsets_and_damaged_batches() -> None:
+def test_follower_refuses_damaged_batches_and_batches_below_its_log_end() -> None:
     follower = new_log()
     data = build_batch([(NOW, b"k", b"v", ())], base_offset=5, leader_epoch=0)
     follower.append_as_follower(data, leader_epoch=0)

@@ -36,7 +36,7 @@ def test_topic_id_is_read_from_a_complete_partition_metadata_file_but_not_from_a
         assert checkpoints.parse_partition_metadata(data[:cut]) is None
 
 
-def test_properties_are_read_with_comments_and_escapes() -> None:
+def test_properties_file_with_comments_and_escapes_is_parsed() -> None:
     data = b"#Sun Nov 15\n#\nversion=1\n node.id = 3 \ncluster.id=ab\\:c\\=d\n"
     assert checkpoints.parse_properties(data) == {"version": "1", "node.id": "3", "cluster.id": "ab:c=d"}
     assert checkpoints.parse_properties(checkpoints.render_properties({"a.b": "c"})) == {"a.b": "c"}
@@ -59,7 +59,7 @@ def test_a_producer_snapshot_consists_of_version_crc_and_entries_of_46_bytes() -
     assert parse_snapshot(render_snapshot([])) == []
 
 
-def test_a_damaged_snapshot_is_refused() -> None:
+def test_damaged_producer_snapshot_is_refused() -> None:
     data = render_snapshot([SnapshotEntry(7, 1, 41, 900, 3, 0, 5, -1)] * 3)
     for cut in range(len(data)):
         with pytest.raises(SnapshotError):

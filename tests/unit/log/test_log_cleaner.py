@@ -121,7 +121,7 @@ def test_a_tombstone_is_kept_as_long_as_a_replica_may_lack_it() -> None:
     assert "gone" not in [key for _, key, _ in contents(log)]
 
 
-def test_records_younger_than_the_minimum_lag_are_not_compacted() -> None:
+def test_records_younger_than_min_compaction_lag_ms_are_not_compacted() -> None:
     logs, log, clock = new(
         LogConfig(
             cleanup_policy=frozenset({"compact"}),
@@ -160,7 +160,7 @@ def test_a_log_is_compacted_once_enough_of_it_is_dirty_or_a_record_has_waited_to
     assert [each.overdue for each in cleaner.due()] == [True]
 
 
-def test_an_open_transaction_and_the_active_segment_hold_compaction_back() -> None:
+def test_compaction_skips_the_active_segment_and_segments_with_an_open_transaction() -> None:
     logs, log, _ = new()
     put(log, "k", "1")
     put(log, "k", "2")
@@ -209,7 +209,7 @@ def test_a_producer_keeps_its_sequence_through_compaction_and_a_restart() -> Non
     assert produce(found, producer_id=9, producer_epoch=0, base_sequence=6) == 6
 
 
-def test_committed_sequence_stays_in_the_log_if_a_later_batch_of_the_producer_may_be_truncated() -> None:
+def test_compaction_keeps_the_last_committed_batch_of_a_producer_with_uncommitted_batches() -> None:
     logs, log, _ = new()
     for number in range(2):
         produce(log, producer_id=9, producer_epoch=0, base_sequence=number)
@@ -228,7 +228,7 @@ def test_committed_sequence_stays_in_the_log_if_a_later_batch_of_the_producer_ma
     assert [entry.last_sequence for entry in log.producers] == [1]
 
 
-def test_last_but_one_batch_of_a_producer_is_removed_once_its_last_batch_is_committed() -> None:
+def test_compaction_removes_older_batches_of_a_producer_whose_last_batch_is_committed() -> None:
     logs, log, _ = new()
     produce(log, producer_id=9, producer_epoch=0, base_sequence=0)
     log.roll()
@@ -238,7 +238,7 @@ def test_last_but_one_batch_of_a_producer_is_removed_once_its_last_batch_is_comm
     assert [header.base_offset for header, _ in read_all(log)] == [1, 2]
 
 
-def test_cleanup_policy_compact_and_delete_compacts_and_deletes() -> None:
+def test_log_with_cleanup_policy_compact_delete_is_compacted_and_its_old_segments_are_deleted() -> None:
     config = LogConfig(
         cleanup_policy=frozenset({"compact", "delete"}),
         segment_bytes=400,
@@ -272,7 +272,7 @@ def test_compaction_reports_a_damaged_segment_and_leaves_it_unchanged() -> None:
 
 
 @pytest.mark.parametrize("steps", range(30))
-def test_crash_at_any_write_of_a_compaction_loses_no_last_value_of_a_key(steps: int) -> None:
+def test_crash_at_any_write_of_a_compaction_keeps_the_last_value_of_each_key(steps: int) -> None:
     clock = ManualClock(NOW)
     disk = MemoryDisk(crashable=True)
     disk.mkdir(ROOT)
@@ -310,7 +310,7 @@ def test_crash_at_any_write_of_a_compaction_loses_no_last_value_of_a_key(steps: 
         assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted"))]
 
 
-def test_a_log_deleted_while_it_is_compacted_leaves_nothing_behind() -> None:
+def test_log_deleted_while_it_is_compacted_leaves_no_files() -> None:
     logs, log, _ = new()
     for number in range(20):
         put(log, "k", str(number))
@@ -377,7 +377,7 @@ def test_failed_compaction_worker_leaves_the_log_unchanged(tmp_path: Path, monke
     assert "no_such_module" in reason
 
 
-def test_a_log_truncated_before_its_compaction_begins_is_left_for_the_next_run() -> None:
+def test_compaction_is_dropped_if_the_log_was_truncated_before_it_begins() -> None:
     """After the truncation, the same offsets may belong to an open transaction."""
     logs, log, _ = new()
     for number in range(12):
@@ -437,7 +437,7 @@ def test_a_log_truncated_and_appended_to_during_its_compaction_keeps_its_new_rec
     assert not cleaner.uncleanable
 
 
-def test_segment_deleted_by_retention_during_a_compaction_does_not_make_the_log_uncleanable() -> None:
+def test_log_stays_cleanable_if_retention_deletes_a_segment_during_its_compaction() -> None:
     logs, log, _ = new()
     for number in range(20):
         put(log, f"k{number % 2}", str(number))

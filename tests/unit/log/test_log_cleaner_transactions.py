@@ -105,7 +105,7 @@ class Table:
         return table
 
 
-def test_transaction_that_ended_while_an_earlier_transaction_was_open_stays_aborted_after_compaction() -> None:
+def test_aborted_records_stay_invisible_if_compaction_runs_while_an_earlier_transaction_is_open() -> None:
     table = Table()
     table.put("k", "committed")
     table.put_in_transaction(7, "other", "open")
@@ -137,7 +137,7 @@ def test_records_whose_transaction_aborts_after_a_compaction_are_removed_by_the_
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_compaction_round_keeps_the_last_values_and_the_transaction_index_correct(seed: int) -> None:
+def test_repeated_compactions_keep_the_last_values_and_the_transaction_index_correct(seed: int) -> None:
     random = Random(seed)
     table = Table()
     for step in range(150):

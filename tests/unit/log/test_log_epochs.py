@@ -42,7 +42,7 @@ def test_an_offset_belongs_to_the_last_epoch_that_began_at_or_before_it() -> Non
     assert [epochs.epoch_for_offset(offset) for offset in (9, 10, 19, 20, 99)] == [-1, 2, 2, 4, 4]
 
 
-def test_leader_epoch_is_recorded_once_and_removes_contradicting_entries() -> None:
+def test_new_leader_epoch_is_recorded_once_and_removes_contradicting_entries() -> None:
     epochs = cache((2, 10), (4, 20), (6, 30))
     assert not epochs.assign(6, 35)
     assert epochs.assign(7, 25)
@@ -73,7 +73,9 @@ def test_truncation_removes_epochs_that_start_at_or_after_the_new_end(end: int, 
         (50, [(6, 50)]),
     ],
 )
-def test_raising_the_log_start_keeps_the_epoch_that_spans_it(start: int, left: list[tuple[int, int]]) -> None:
+def test_raising_the_log_start_keeps_the_epoch_that_contains_the_new_start(
+    start: int, left: list[tuple[int, int]]
+) -> None:
     epochs = cache((2, 10), (4, 20), (6, 30))
     epochs.changed = False
     epochs.truncate_from_start(start)

@@ -174,7 +174,7 @@ def test_sync_to_the_end_returns_if_the_log_is_truncated_during_the_sync(
     run(on_real_files(tmp_path, work))
 
 
-def test_a_flush_moves_the_recovery_point_past_everything_appended() -> None:
+def test_flush_moves_the_recovery_point_to_the_log_end() -> None:
     log = new_log(LogConfig(segment_bytes=200))
     for _ in range(10):
         produce(log)
@@ -201,7 +201,7 @@ def test_all_files_below_the_recovery_point_are_synced() -> None:
         assert inode.data == after_power_loss.inode(f"{log.path}/{name}").data
 
 
-def test_a_log_asks_for_a_flush_after_flush_messages_or_many_unflushed_bytes() -> None:
+def test_log_is_queued_for_a_flush_after_flush_messages_records_or_many_unflushed_bytes() -> None:
     logs = manager()
     log = logs.create("t", TOPIC_ID, 0, LogConfig(flush_messages=5))
     for _ in range(4):
@@ -232,7 +232,7 @@ def test_maintenance_flushes_queued_logs_and_checkpoints_their_recovery_points()
     assert disk.read_bytes("/logs/recovery-point-offset-checkpoint") == b"0\n3\nt 0 3\nt 1 3\nt 2 0\n"
 
 
-def test_maintenance_runs_all_its_jobs_and_stops() -> None:
+def test_log_maintenance_deletes_expired_segments_in_the_background_until_it_is_stopped() -> None:
     async def work() -> None:
         logs = LogManager(MemoryDisk(), ["/logs"], ManualClock())
         await logs.open(node_id=1, cluster_id="cluster")

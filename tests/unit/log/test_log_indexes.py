@@ -97,7 +97,7 @@ def test_the_offset_index_consists_of_pairs_of_big_endian_int32() -> None:
         (struct.pack(">ii", -1, 10), 100, False),
     ],
 )
-def test_an_index_that_does_not_fit_its_log_is_recognised(data: bytes, log_size: int, sane: bool) -> None:
+def test_sanity_check_of_an_index_finds_entries_that_do_not_fit_its_log(data: bytes, log_size: int, sane: bool) -> None:
     disk = MemoryDisk()
     disk.write_new("/index", data)
     assert OffsetIndex(disk, "/index", BASE).is_sane(log_size) is sane
@@ -113,7 +113,7 @@ def test_bytes_that_a_crash_left_after_the_last_good_index_entry_are_removed() -
     assert disk.read_bytes("/index") == struct.pack(">iiiiii", 3, 10, 5, 90, 200, 500)
 
 
-def test_zeros_that_a_crash_left_are_not_read_as_entries() -> None:
+def test_zeros_that_a_crash_left_in_an_index_file_are_not_read_as_entries() -> None:
     disk = MemoryDisk()
     disk.write_new("/index", bytes(16) + struct.pack(">ii", 200, 900))
     index = OffsetIndex(disk, "/index", BASE)

@@ -53,7 +53,7 @@ def test_a_cordoned_directory_gets_new_logs_only_if_all_directories_are_cordoned
     assert create(logs, 3) == "/a"
 
 
-def test_a_log_can_be_put_into_a_directory_by_its_id() -> None:
+def test_new_log_is_created_in_the_directory_with_the_given_id() -> None:
     logs = manager(dirs=THREE)
     wanted = logs.dirs[2]
     log = logs.create("t", TOPIC_ID, 0, LogConfig(), directory_id=wanted.directory_id)
@@ -265,7 +265,7 @@ def test_directory_that_fails_at_start_is_offline_and_a_start_without_a_working_
         manager(disk)
 
 
-def test_creating_a_log_on_a_failing_disk_is_a_storage_error() -> None:
+def test_creating_a_log_on_a_failing_disk_fails_with_a_storage_error() -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     failing(disk, "/logs")
@@ -363,7 +363,7 @@ def test_stopping_many_logs_syncs_the_volume_once(tmp_path: Path) -> None:
     assert asyncio.run(again()) == {(2, 2)}
 
 
-def test_the_checkpoint_files_have_kafkas_contents() -> None:
+def test_checkpoint_files_of_a_log_directory_have_the_format_of_kafka() -> None:
     disk = MemoryDisk()
     logs = manager(disk)
     for partition in range(2):
@@ -383,7 +383,7 @@ def test_the_checkpoint_files_have_kafkas_contents() -> None:
     assert written == [], "nothing changed, nothing written"
 
 
-def test_a_node_keeps_ten_thousand_logs_in_little_memory(tmp_path: Path) -> None:
+def test_ten_thousand_open_logs_take_little_memory(tmp_path: Path) -> None:
     import tracemalloc
 
     logs = manager(RealDisk(), dirs=(str(tmp_path),))

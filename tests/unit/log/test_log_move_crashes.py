@@ -118,7 +118,7 @@ def crashes_of_a_move() -> list[Crash]:
 
 
 @pytest.mark.parametrize("power", [None, Severity.EVERYTHING, Severity.SOME])
-def test_a_crash_at_any_change_of_a_move_leaves_one_current_log(power: Severity | None) -> None:
+def test_crash_before_any_disk_write_of_a_move_leaves_exactly_one_current_log(power: Severity | None) -> None:
     crashes = crashes_of_a_move()
     assert len(crashes) > 200, "the crashes cover the whole move"
     for number, crash in list(enumerate(crashes))[:: len(crashes) // examples(len(crashes))]:
@@ -149,7 +149,7 @@ def _settle(logs: LogManager) -> None:
     run(logs.removal.run(all_of_them=True))
 
 
-def test_moved_mark_left_by_a_crash_does_not_affect_a_move_in_the_other_direction() -> None:
+def test_moved_mark_left_by_a_crash_does_not_prevent_moving_the_log_back() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)
@@ -166,7 +166,7 @@ def test_moved_mark_left_by_a_crash_does_not_affect_a_move_in_the_other_directio
     assert read_all(found) == expected
 
 
-def test_a_partition_in_two_directories_without_a_mark_is_still_refused() -> None:
+def test_start_fails_if_a_partition_is_in_two_directories_without_a_moved_mark() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     produce(log_in_a(logs), 1)
@@ -176,7 +176,7 @@ def test_a_partition_in_two_directories_without_a_mark_is_still_refused() -> Non
         directories(disk)
 
 
-def test_start_resumes_an_interrupted_copy_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_start_resumes_an_interrupted_move_at_the_end_of_the_copy(caplog: pytest.LogCaptureFixture) -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)
@@ -238,7 +238,7 @@ def test_a_start_does_not_resume_a_copy_of_another_topic_with_the_same_name() ->
     assert orphan.topic_id == TOPIC_ID, "the metadata decides: its own log may be offline"
 
 
-def test_copy_without_a_current_log_is_kept_until_the_metadata_decides() -> None:
+def test_start_keeps_a_future_log_that_has_no_current_log() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)
@@ -256,7 +256,7 @@ def test_copy_without_a_current_log_is_kept_until_the_metadata_decides() -> None
     assert names(again, B) == []
 
 
-def test_an_adopted_copy_stays_the_log_when_the_directory_that_it_copied_comes_back() -> None:
+def test_adopted_future_log_stays_in_use_when_the_original_directory_comes_back() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)

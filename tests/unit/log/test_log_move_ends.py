@@ -100,7 +100,7 @@ def test_new_log_does_not_use_files_of_an_old_directory_with_its_name() -> None:
     assert offsets(found) == [0, 1, 2]
 
 
-def test_a_directory_without_records_is_removed_when_its_log_is_created() -> None:
+def test_directory_without_records_is_removed_when_a_log_of_its_name_is_created() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     disk.mkdir(f"{A}/t-0")

@@ -98,7 +98,7 @@ def test_log_that_is_served_again_is_not_removed_when_the_lost_target_disk_comes
 
 
 @pytest.mark.parametrize("power", [None, Severity.EVERYTHING, Severity.SOME])
-def test_log_without_its_newest_records_is_not_served_after_a_crash_at_any_disk_change(power: Severity | None) -> None:
+def test_crash_during_a_move_never_leads_to_a_log_served_without_its_newest_records(power: Severity | None) -> None:
     crashes = crashes_of_a_move()
     served = 0
     for number, crash in list(enumerate(crashes))[:: len(crashes) // examples(len(crashes))]:
@@ -119,7 +119,7 @@ def test_log_without_its_newest_records_is_not_served_after_a_crash_at_any_disk_
 # The move ends.
 
 
-def test_a_finished_move_leaves_no_marks() -> None:
+def test_finished_move_leaves_no_mark_files_in_the_log() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)
@@ -128,7 +128,7 @@ def test_a_finished_move_leaves_no_marks() -> None:
     assert not [name for name in disk.listdir(log.path) if name.startswith("penstock.")]
 
 
-def test_a_cancelled_move_leaves_no_leaving_mark() -> None:
+def test_log_is_served_without_the_target_directory_after_its_move_was_cancelled() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)
@@ -144,7 +144,7 @@ def test_a_cancelled_move_leaves_no_leaving_mark() -> None:
     assert found.log_dir == A
 
 
-def test_end_of_a_replaced_move_keeps_the_leaving_mark_of_the_next_move() -> None:
+def test_cleanup_after_a_replaced_move_keeps_the_leaving_mark_of_the_next_move() -> None:
     disk = MemoryDisk()
     logs = directories(disk, count=3)
     log = log_in_a(logs)

@@ -60,7 +60,7 @@ def test_a_moved_log_is_opened_again_with_the_same_state() -> None:
     assert found.topic_id == TOPIC_ID
 
 
-def test_a_future_log_has_kafkas_name() -> None:
+def test_directory_of_a_future_log_is_named_as_in_kafka() -> None:
     logs = directories()
     logs.futures.create(log_in_a(logs), logs.dirs[1])
     [name] = names(logs, B)
@@ -100,7 +100,7 @@ def test_a_copy_follows_a_truncation_of_the_current_log() -> None:
     assert state(log) == before
 
 
-def test_copy_is_cut_at_the_lowest_of_several_truncations() -> None:
+def test_copy_is_truncated_to_the_lowest_of_several_truncations_of_the_current_log() -> None:
     logs = directories()
     log = log_in_a(logs)
     fill(log)
@@ -128,7 +128,7 @@ def test_copy_starts_again_when_the_log_start_of_the_current_log_passes_the_end_
     assert state(log) == before
 
 
-def test_a_log_start_inside_of_a_batch_is_kept() -> None:
+def test_moved_log_keeps_a_log_start_offset_inside_a_batch() -> None:
     logs = directories()
     log = log_in_a(logs)
     produce(log, 10)
@@ -140,7 +140,7 @@ def test_a_log_start_inside_of_a_batch_is_kept() -> None:
     assert log.log_start_offset == 4
 
 
-def test_deleting_records_removes_their_segments_from_the_copy() -> None:
+def test_deleting_records_during_a_move_removes_their_segments_from_the_copy() -> None:
     logs = directories()
     log = log_in_a(logs)
     fill(log)
@@ -154,7 +154,7 @@ def test_deleting_records_removes_their_segments_from_the_copy() -> None:
     assert state(log) == before
 
 
-def test_a_compacted_log_whose_last_records_are_gone_keeps_its_end() -> None:
+def test_moved_log_keeps_its_end_offset_if_compaction_removed_its_last_records() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)
@@ -170,7 +170,7 @@ def test_a_compacted_log_whose_last_records_are_gone_keeps_its_end() -> None:
     assert produce(moved, 1) == 9
 
 
-def test_producers_whose_records_were_deleted_are_still_remembered() -> None:
+def test_moved_log_keeps_the_state_of_producers_whose_records_were_deleted() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)
@@ -236,7 +236,7 @@ def test_a_copy_that_is_flushed_often_keeps_one_producer_snapshot_per_segment() 
 # The swap.
 
 
-def test_copy_is_not_swapped_while_it_lacks_more_than_the_allowed_tail() -> None:
+def test_copy_does_not_replace_the_log_while_more_than_the_allowed_bytes_are_missing() -> None:
     logs = directories()
     log = log_in_a(logs)
     fill(log)
@@ -246,7 +246,7 @@ def test_copy_is_not_swapped_while_it_lacks_more_than_the_allowed_tail() -> None
     assert log.log_dir == A
 
 
-def test_the_tail_is_copied_during_the_swap() -> None:
+def test_swap_copies_the_last_records_before_the_copy_replaces_the_log() -> None:
     logs = directories()
     log = log_in_a(logs)
     fill(log)
@@ -290,7 +290,7 @@ def test_copy_of_a_log_that_promises_fsync_is_synced_during_the_swap() -> None:
     assert log.countable_offset == 5
 
 
-def test_readers_of_the_old_log_keep_its_segments() -> None:
+def test_read_that_began_before_a_move_can_still_read_the_old_segments() -> None:
     clock = ManualClock()
     logs = directories(clock=clock)
     log = log_in_a(logs)
@@ -355,7 +355,7 @@ def test_a_full_target_directory_ends_the_move_and_stays_online() -> None:
     assert names(logs, B) == []
 
 
-def test_cancelled_copy_is_removed_and_can_be_made_again() -> None:
+def test_cancelled_move_removes_its_copy_and_can_be_started_again() -> None:
     logs = directories()
     log = log_in_a(logs)
     fill(log)
@@ -368,7 +368,7 @@ def test_cancelled_copy_is_removed_and_can_be_made_again() -> None:
     assert log.log_dir == B
 
 
-def test_deleting_a_log_removes_its_copy() -> None:
+def test_deleting_a_log_during_its_move_removes_the_copy() -> None:
     logs = directories()
     log = log_in_a(logs)
     fill(log)

@@ -67,7 +67,7 @@ def reopened(logs: LogManager) -> Log:
     return found
 
 
-def test_an_offset_outside_of_the_log_is_out_of_range() -> None:
+def test_read_at_an_offset_outside_of_the_log_fails_with_offset_out_of_range() -> None:
     log = new_log()
     produce(log, 5)
     log.advance_log_start_offset(2)
@@ -182,7 +182,7 @@ def stopped_with(count: int) -> MemoryDisk:
     return disk
 
 
-def test_bytes_from_before_the_process_start_are_verified_once() -> None:
+def test_bytes_written_by_an_earlier_process_are_verified_only_once() -> None:
     _, log = restarted(stopped_with(3))
     found = log.read(0, 1 << 20, upper_bound=3)
     assert found.read_cached() is None
@@ -209,7 +209,7 @@ def test_a_damaged_batch_is_reported_and_only_the_other_batches_are_served() -> 
     assert produce(log) == 3
 
 
-def test_checksums_of_many_bytes_that_were_on_disk_are_verified_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checksums_of_a_large_read_are_verified_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = stopped_with(30)
     _, log = restarted(disk)
     in_threads: list[Any] = []

@@ -215,7 +215,7 @@ def test_recovery_ends_the_log_at_a_gap_between_segments() -> None:
     assert offsets(log) == list(range(bases[1]))
 
 
-def test_missing_and_broken_indexes_are_rebuilt_when_they_are_needed() -> None:
+def test_missing_and_damaged_indexes_are_rebuilt() -> None:
     disk = MemoryDisk()
     logs, log = started(disk)
     for number in range(60):

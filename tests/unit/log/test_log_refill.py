@@ -82,7 +82,7 @@ def test_a_segment_with_uncommitted_records_is_not_replaced() -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 8, 9])
-def test_segment_of_an_offset_that_is_not_committed_is_not_refilled(offset: int) -> None:
+def test_segment_of_an_uncommitted_offset_is_not_refilled(offset: int) -> None:
     assert segment_to_refill(filled(), offset) is None
 
 
@@ -92,7 +92,7 @@ def test_a_compacted_log_is_not_refilled() -> None:
     assert segment_to_refill(log, 4) is None
 
 
-def test_a_source_that_is_damaged_too_changes_nothing() -> None:
+def test_refill_from_a_replica_with_a_damaged_batch_leaves_the_segment_unchanged() -> None:
     logs, others = manager(), manager()
     log, bad = filled(logs), rotten(others, filled(others))
     before = read_all(log)
@@ -103,7 +103,7 @@ def test_a_source_that_is_damaged_too_changes_nothing() -> None:
     assert not any(name.endswith(".cleaned") for name in logs.disk.listdir("/logs/t-0"))
 
 
-def test_a_source_without_all_records_changes_nothing() -> None:
+def test_refill_from_a_replica_that_lacks_records_leaves_the_segment_unchanged() -> None:
     logs = manager()
     log, short = filled(logs), filled(count=5)
     with pytest.raises(KafkaError, match="has no records from offset 5 to 5"):
@@ -112,13 +112,13 @@ def test_a_source_without_all_records_changes_nothing() -> None:
     assert not any(name.endswith(".cleaned") for name in logs.disk.listdir("/logs/t-0"))
 
 
-def test_batches_of_a_later_epoch_are_refused() -> None:
+def test_refill_refuses_batches_of_a_later_leader_epoch() -> None:
     log, good = filled(), filled(epoch=9)
-    with pytest.raises(KafkaError, match="does not fit here"):
+    with pytest.raises(KafkaError, match="does not fit into the segment"):
         refilled(log, good, 4)
 
 
-def test_a_truncation_meanwhile_drops_the_new_segment() -> None:
+def test_refill_drops_the_new_segment_if_the_log_is_truncated_meanwhile() -> None:
     logs = manager()
     log, good = filled(logs), filled()
     found = segment_to_refill(log, 4)
@@ -133,7 +133,7 @@ def test_a_truncation_meanwhile_drops_the_new_segment() -> None:
     assert not any(name.endswith((".cleaned", ".swap")) for name in logs.disk.listdir("/logs/t-0"))
 
 
-def test_aborted_transactions_of_the_segment_stay_in_its_index() -> None:
+def test_refilled_segment_keeps_the_aborted_transactions_in_its_index() -> None:
     def with_abort(log: Log) -> Log:
         produce(log, value=b"a")
         options = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
@@ -150,7 +150,7 @@ def test_aborted_transactions_of_the_segment_stay_in_its_index() -> None:
     assert log.aborted_transactions(0, 3) == before
 
 
-def test_a_power_loss_at_any_step_leaves_the_old_or_the_new_segment() -> None:
+def test_power_loss_at_any_write_of_a_refill_leaves_the_old_or_the_new_segment() -> None:
     """Crashes before every change of the disk. The log keeps its end, and every batch is rotten as before or good."""
     good = read_all(filled())
     outcomes: set[bool] = set()

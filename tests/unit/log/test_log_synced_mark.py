@@ -65,7 +65,7 @@ def test_log_that_does_not_promise_fsync_never_gets_a_synced_mark(tmp_path: Path
     assert run(told_after_a_restart(tmp_path)) == {}
 
 
-def test_no_record_is_countable_after_fsync_is_switched_on_until_the_synced_mark_is_written(
+def test_no_record_counts_for_the_high_watermark_between_switching_fsync_on_and_the_first_sync(
     tmp_path: Path,
 ) -> None:
     async def work(log: Log) -> None:
@@ -79,7 +79,7 @@ def test_no_record_is_countable_after_fsync_is_switched_on_until_the_synced_mark
     run(with_log(tmp_path, PLAIN, work))
 
 
-def test_a_sync_that_began_before_fsync_was_switched_on_writes_no_mark(
+def test_sync_that_began_before_fsync_was_switched_on_writes_no_synced_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, original = asyncio.Event(), RealFile.sync
@@ -106,7 +106,7 @@ def test_a_sync_that_began_before_fsync_was_switched_on_writes_no_mark(
     run(with_log(tmp_path, PLAIN, work))
 
 
-def test_only_synced_records_are_countable_until_the_synced_mark_is_removed(tmp_path: Path) -> None:
+def test_only_synced_records_count_for_the_high_watermark_until_the_synced_mark_is_removed(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         produce(log)
         await log.flushed(1)
@@ -119,7 +119,7 @@ def test_only_synced_records_are_countable_until_the_synced_mark_is_removed(tmp_
     run(with_log(tmp_path, PROMISED, work))
 
 
-def test_fsync_promised_again_while_the_mark_is_being_removed_writes_the_mark_again(tmp_path: Path) -> None:
+def test_switching_fsync_on_while_the_synced_mark_is_removed_writes_the_mark_again(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         produce(log)
         await log.flushed(1)

@@ -263,7 +263,7 @@ MADE_AGAIN = "on append roll append sync rest cut roll append sync rest"
 
 
 @pytest.mark.parametrize("role", [Leader, Follower])
-def test_only_synced_records_are_countable_while_the_synced_mark_may_be_on_disk(role: type[Machine]) -> None:
+def test_only_synced_records_count_for_the_high_watermark_while_the_synced_mark_may_exist(role: type[Machine]) -> None:
     for seed in range(HISTORIES):
         play(role, Random(seed).choices(list(WEIGHTS), list(WEIGHTS.values()), k=100), seed)
 
@@ -271,13 +271,13 @@ def test_only_synced_records_are_countable_while_the_synced_mark_may_be_on_disk(
 @pytest.mark.parametrize("turns", range(8))
 @pytest.mark.parametrize("history", [SWITCHED_BACK, KILLED, ROLLED])
 @pytest.mark.parametrize("role", [Leader, Follower])
-def test_only_synced_records_are_countable_at_whatever_time_the_config_changes(
+def test_only_synced_records_count_for_the_high_watermark_whenever_the_config_changes(
     role: type[Machine], history: str, turns: int
 ) -> None:
     play(role, history.format("turn " * turns).split(), 1)
 
 
-def test_a_segment_that_is_created_again_counts_only_with_a_synced_directory_entry() -> None:
+def test_recreated_segment_counts_for_the_high_watermark_only_once_its_directory_entry_is_synced() -> None:
     play(Follower, MADE_AGAIN.split(), 1)
 
 

@@ -40,6 +40,6 @@ def test_transaction_index_entries_after_an_impossible_entry_are_ignored() -> No
     assert read_txn_index(100, DATA + bytes(ENTRY.size) + later) == WHOLE
 
 
-def test_transaction_index_entry_may_begin_in_an_earlier_segment() -> None:
+def test_transaction_index_entry_of_a_transaction_from_an_earlier_segment_is_valid() -> None:
     entry = AbortedTransaction(7, 3, 105, 4)
     assert read_txn_index(100, entry.pack()) == [entry]

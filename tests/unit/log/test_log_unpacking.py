@@ -104,7 +104,7 @@ def test_a_large_batch_is_stored_in_the_codec_of_its_topic(codec: Codec) -> None
     assert len(read_records(bytes(stored))) == MANY
 
 
-def test_a_batch_that_unpacks_to_more_than_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_that_unpacks_to_more_than_the_size_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacking, "SMALL_BYTES", 1000)
     monkeypatch.setattr(unpacking, "MAX_UNPACKED_BYTES", MANY)
     log = new_log(LogConfig(cleanup_policy=frozenset({"compact"})))
@@ -136,7 +136,7 @@ def nothing(data: bytes) -> Generator[None, None, int]:
 
 
 @pytest.mark.parametrize(("small_bytes", "together"), [(10**7, SMALL_BATCHES), (1000, SMALL_BATCHES + 1)])
-def test_the_number_of_batches_unpacked_at_the_same_time_is_bounded(
+def test_number_of_batches_that_are_unpacked_at_the_same_time_is_limited(
     small_bytes: int, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(unpacking, "SMALL_BYTES", small_bytes)

@@ -49,7 +49,11 @@ def build_batch(
     log_append_time: int | None = None,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """Builds one batch. A `Record` keeps its offset. A `NewRecord` gets the next offset; the first is `base_offset`."""
+    """Builds one batch. A `Record` keeps its offset.
+
+    The first `NewRecord` gets the offset `base_offset`; each later `NewRecord` gets the offset after the record before
+    it.
+    """
     parts: list[bytes] = []
     base_timestamp = log_append_time if delete_horizon_ms is None else delete_horizon_ms
     max_timestamp = NO_TIMESTAMP
@@ -102,7 +106,7 @@ def build_batch(
 
 
 def seal(header: BatchHeader, payload: Buffer) -> bytes:
-    """Returns the header's bytes, with the length and the CRC for a batch of this header and payload.
+    """Returns the bytes of a batch header, with the length and the CRC for `payload`.
 
     The caller appends the payload.
     """

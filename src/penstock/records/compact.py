@@ -51,7 +51,7 @@ class AbortedTransaction(Protocol):
 
 
 class LastRecord(NamedTuple):
-    """Identifies the batch that holds a producer's state.
+    """Identifies the batch from which a producer's state is rebuilt.
 
     This is the data batch that ends at `last_data_offset`. If `last_data_offset` is None, this is the marker batch with
     `producer_epoch`.
@@ -79,8 +79,10 @@ class LastRecords:
 
 
 def fingerprint(key: bytes) -> bytes:
-    """Returns a key of less than 16 bytes unchanged, and a 16-byte digest of a longer key. So no short key equals a
-    digest."""
+    """Returns a key of less than 16 bytes unchanged, and a 16-byte digest of a longer key.
+
+    So a short key never equals the digest of another key.
+    """
     return key if len(key) < _DIGEST_SIZE else blake2b(key, digest_size=_DIGEST_SIZE).digest()
 
 

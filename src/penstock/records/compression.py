@@ -180,7 +180,7 @@ def _compress_xerial(data: Buffer) -> bytes:
 
 
 def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
-    """Decompresses snappy-java's stream, or one bare block, which librdkafka writes."""
+    """Decompresses a stream of snappy-java, or a single block without a stream header, as librdkafka writes it."""
     view = memoryview(data)
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _snappy_block(view, max_size, max_size)
@@ -198,7 +198,7 @@ def _decompress_snappy(data: Buffer, max_size: int) -> bytes:
         (length,) = _INT32.unpack_from(view, pos)
         pos += 4
         if length < 0 or length > end - pos:
-            raise _corrupt(Codec.SNAPPY, f"a block claims {length} bytes, but {end - pos} bytes follow")
+            raise _corrupt(Codec.SNAPPY, f"a snappy block claims {length} bytes, but {end - pos} bytes follow")
         block = _snappy_block(view[pos : pos + length], room, max_size)
         room -= len(block)
         parts.append(block)
@@ -213,7 +213,7 @@ def _snappy_block(view: memoryview, room: int, max_size: int) -> bytes:
     if claimed > room:
         raise _too_large(max_size)
     if claimed > 64 * len(view):  # three bytes unpack to at most 64: a false length must not allocate memory
-        raise _corrupt(Codec.SNAPPY, f"a block of {len(view)} bytes claims to unpack to {claimed} bytes")
+        raise _corrupt(Codec.SNAPPY, f"a snappy block of {len(view)} bytes claims to unpack to {claimed} bytes")
     try:
         return bytes(snappy.decompress_raw(view))
     except DecompressionError as error:
@@ -221,17 +221,17 @@ def _snappy_block(view: memoryview, room: int, max_size: int) -> bytes:
 
 
 def _snappy_length(view: memoryview) -> int:
-    """Reads the unpacked length in front of a block, a varint of at most five bytes."""
+    """Reads the unpacked length at the start of a snappy block, a varint of at most five bytes."""
     length = 0
     for index, byte in enumerate(view[:5]):
         length |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return length
-    raise _corrupt(Codec.SNAPPY, "a block has no length")
+    raise _corrupt(Codec.SNAPPY, "a snappy block has no valid length")
 
 
 def _decompress_zstd(data: Buffer, max_size: int) -> bytes:
-    """Decompresses one or several frames as a stream, because frames written by a stream do not state their size."""
+    """Decompresses one or several zstd frames as a stream, because a frame need not state its unpacked size."""
     import zstandard
 
     view = memoryview(data)
@@ -252,7 +252,7 @@ def _decompress_zstd(data: Buffer, max_size: int) -> bytes:
 
 
 def _check_zstd_ends(view: memoryview) -> None:
-    """Walks the block headers, and raises KafkaError if the last frame is incomplete.
+    """Walks the block headers of zstd frames, and raises KafkaError if the last frame is incomplete.
 
     The stream reader does not report an incomplete frame.
     """

@@ -115,8 +115,7 @@ def build_control(
 ) -> bytes:
     """Builds one control batch of messages of `protocol.persisted.raft`, each in the version of its `version` field.
 
-    Leave the version at 0. Kafka 4.3 writes only version 0, and its tools read only version 0: they do not even read
-    version 1 of LeaderChangeMessage.
+    The caller should leave the version at 0: Kafka 4.3 writes only version 0, and its tools read no other version.
     """
     from penstock.protocol.codec import encode
 

@@ -119,7 +119,7 @@ def _read_all(header: BatchHeader, data: bytes) -> list[Record]:
         else:
             headers, pos = _read_headers(data, pos, record_end)
         if pos != record_end:
-            raise invalid("A record does not end where its length says.")
+            raise invalid("A record has more or fewer bytes than its length field says.")
         timestamp = base_timestamp + timestamp if append_time is None else append_time
         add(new(Record, (base_offset + offset, timestamp, key, value, headers)))
     if pos != end:

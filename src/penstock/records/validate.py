@@ -130,7 +130,7 @@ class RecordError(NamedTuple):
 
 
 class InvalidRecordsError(KafkaError):
-    """Raised if a batch is refused because of single records. It lists these records for the response."""
+    """Raised if a batch is refused because some of its records are invalid. It lists these records for the response."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: list[RecordError]) -> None:
         super().__init__(code, message)
@@ -156,7 +156,8 @@ class Prepared(NamedTuple):
 
 
 class UnpackFirstError(Exception):
-    """Raised if a batch is too large to be examined during its append: the caller prepares it and appends it again."""
+    """Raised if a batch is too large to be examined during its append. The caller then prepares the batch and appends
+    it again."""
 
     def __init__(self, header: BatchHeader, batch: memoryview, rules: AppendRules, now_ms: int) -> None:
         super().__init__("The batch has to be unpacked before it is appended.")
@@ -240,8 +241,10 @@ def validate_produced(
 def validate_own(
     records: Buffer, rules: AppendRules, *, base_offset: int, leader_epoch: int, now_ms: int
 ) -> list[LeaderBatch]:
-    """Prepares batches that this broker itself built (coordinators, quorum), and returns them. Control batches are
-    allowed."""
+    """Validates batches that this broker itself built (coordinators, quorum), and returns them ready to append.
+
+    Control batches are allowed.
+    """
     batches = []
     for header, view in iter_batches(records):
         if header.size > rules.max_message_bytes:
@@ -354,8 +357,8 @@ def _refused_time(header: BatchHeader, max_timestamp: int, rules: AppendRules, n
 
 
 def inspecting(header: BatchHeader, data: bytes, rules: AppendRules, now_ms: int) -> Slices[int]:
-    """Examines the unpacked records of a client's batch. Returns their largest timestamp. Raises KafkaError for a bad
-    batch."""
+    """Examines the unpacked records of a client's batch. Returns their largest timestamp. Raises KafkaError if a record
+    is invalid."""
     if rules.keys_required:
         yield from _check_keys(header, data)
     return (yield from _inspecting_times(header, data, rules, now_ms))
@@ -374,8 +377,10 @@ def _inspecting_times(header: BatchHeader, data: bytes, rules: AppendRules, now_
 
 
 def packed_anew(header: BatchHeader, data: bytes, rules: AppendRules) -> bytes | None:
-    """Returns the records compressed with the topic's codec; None if the batch keeps the client's codec. May be slow
-    (zstd level 22)."""
+    """Returns the records compressed with the topic's codec; None if the batch keeps the client's codec.
+
+    Compression may be slow, for example zstd with level 22.
+    """
     if rules.codec is None or not _changes_codec(header, rules):
         return None
     return compress(rules.codec, data, rules.level)

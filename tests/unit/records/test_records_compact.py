@@ -130,7 +130,7 @@ def test_tombstone_stays_for_delete_retention_ms_after_its_first_compaction() ->
     assert everything(last)[0].timestamp == 2
 
 
-def test_a_superseded_tombstone_is_removed_at_once() -> None:
+def test_tombstone_before_a_newer_record_of_its_key_is_removed_at_once() -> None:
     assert offsets_of(Round().run([put(0, (b"a", None)), put(1, (b"a", b"2"))])) == [1]
 
 
@@ -149,13 +149,13 @@ def test_records_after_the_end_of_the_offset_map_are_kept() -> None:
     assert offsets_of(cleaned) == [1, 2, 3]
 
 
-def test_record_before_the_dirty_part_can_be_replaced_but_replaces_no_other_record() -> None:
+def test_record_before_the_dirty_part_is_removed_only_if_the_dirty_part_has_its_key() -> None:
     log = [put(0, (b"a", b"1"), (b"a", b"2")), put(2, (b"a", b"3")), put(3, (b"b", b"1"))]
     assert offsets_of(Round(start_offset=3).run(log)) == [0, 1, 2, 3]
     assert offsets_of(Round(start_offset=2).run(log)) == [2, 3]
 
 
-def test_last_batch_of_a_compaction_round_is_kept_as_an_empty_header() -> None:
+def test_last_batch_of_a_compaction_is_kept_as_an_empty_header() -> None:
     log = [put(0, (b"a", b"1")), put(1, (b"a", b"2")), put(2, (None, b"x"))]
     cleaned = Round(upper_bound=3).run(log)
     assert offsets_of(cleaned) == [1]
@@ -178,7 +178,7 @@ def test_batch_with_the_last_sequence_of_an_active_producer_is_kept_as_an_empty_
     assert len(Round(last_records={5: LastRecord(9, 3)}).run(log)) == 1
 
 
-def test_last_record_of_a_producer_is_its_last_batch_or_the_marker_that_began_a_later_epoch() -> None:
+def test_state_of_a_producer_is_in_its_last_batch_unless_a_later_marker_began_a_new_epoch() -> None:
     last = LastRecords([1])
     for epoch, expected in (
         (0, {1: LastRecord(0, 0)}),  # the marker has the epoch of the batch, so the batch has the state
@@ -190,7 +190,7 @@ def test_last_record_of_a_producer_is_its_last_batch_or_the_marker_that_began_a_
         assert last.found == expected
 
 
-def test_aborted_records_are_removed_and_their_marker_is_removed_two_rounds_later() -> None:
+def test_compaction_removes_aborted_records_at_once_and_their_marker_two_compactions_later() -> None:
     log = [transactional(0, (b"a", b"1")), put(1, (b"a", b"0")), transactional(2, (b"a", b"2")), marker(3, False)]
     aborted = [Aborted(1, 0, 3)]
     work = Round(aborted=aborted)
@@ -223,14 +223,14 @@ def test_records_of_a_transaction_after_an_aborted_transaction_of_the_same_produ
     assert everything(Round(aborted=twice).run(log))[1].value == b"good"
 
 
-def test_an_aborted_transaction_that_is_added_again_changes_nothing() -> None:
+def test_batch_after_the_end_of_an_aborted_transaction_is_not_aborted() -> None:
     scan = TransactionScan()
     scan.add_aborted([Aborted(1, 0, 1)])
     batch = transactional(5, (b"a", b"good"))
     assert not scan.data_is_aborted(parse_header(batch))
 
 
-def test_a_commit_marker_stays_as_long_as_its_data() -> None:
+def test_commit_marker_stays_as_long_as_the_records_of_its_transaction() -> None:
     log = [transactional(0, (b"a", b"1")), marker(1, True), put(2, (b"b", b"1"))]
     for _ in range(3):
         assert Round().run(log) == log
@@ -259,7 +259,7 @@ def test_compaction_never_changes_control_records_other_than_markers() -> None:
     assert Round().run(log) == log
 
 
-def test_no_two_keys_have_the_same_fingerprint() -> None:
+def test_fingerprint_of_a_short_key_never_equals_the_fingerprint_of_a_long_key() -> None:
     long = b"x" * 100
     assert len(fingerprint(long)) == 16
     assert fingerprint(fingerprint(long)) != fingerprint(long)

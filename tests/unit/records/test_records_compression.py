@@ -95,7 +95,9 @@ def test_compressed_data_that_is_cut_off_is_refused_as_corrupt(codec: Codec) -> 
 @pytest.mark.parametrize("codec", COMPRESSED)
 @given(position=st.integers(0, 10_000), flip=st.integers(1, 255), data=st.binary(min_size=1, max_size=200))
 @settings(max_examples=examples(100), deadline=None)
-def test_mutated_data_is_decompressed_or_refused(codec: Codec, position: int, flip: int, data: bytes) -> None:
+def test_decompressing_mutated_data_raises_only_kafka_errors(
+    codec: Codec, position: int, flip: int, data: bytes
+) -> None:
     packed = bytearray(compress(codec, data * 3))
     packed[position % len(packed)] ^= flip
     assert outcome(codec, packed) in TAME
@@ -104,7 +106,7 @@ def test_mutated_data_is_decompressed_or_refused(codec: Codec, position: int, fl
 @pytest.mark.parametrize("codec", COMPRESSED)
 @given(data=st.binary(max_size=300))
 @settings(max_examples=examples(100), deadline=None)
-def test_random_bytes_are_decompressed_or_refused(codec: Codec, data: bytes) -> None:
+def test_decompressing_random_bytes_raises_only_kafka_errors(codec: Codec, data: bytes) -> None:
     assert outcome(codec, data) in TAME
 
 
@@ -129,12 +131,12 @@ def test_snappy_is_written_in_the_blocks_of_snappy_java() -> None:
     assert sizes == [32768, 32768, 32768, 1696]
 
 
-def test_a_false_snappy_length_of_gigabytes_is_refused() -> None:
+def test_short_snappy_block_that_claims_gigabytes_is_refused_as_corrupt() -> None:
     claim = b"\xff\xff\xff\xff\x07" + b"\x00" * 10
     assert refusal(Codec.SNAPPY, claim, 2**32) == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_several_gzip_members_are_one_stream_and_trailing_bytes_are_ignored() -> None:
+def test_several_gzip_members_are_decompressed_as_one_stream_without_trailing_bytes() -> None:
     packed = gzip.compress(b"one") + gzip.compress(b"two")
     assert decompress(Codec.GZIP, packed, MEGABYTE) == b"onetwo"
     assert decompress(Codec.GZIP, packed + b"\x00\x00", MEGABYTE) == b"onetwo"

@@ -98,7 +98,7 @@ def test_unknown_control_records_are_skipped() -> None:
         Record(0, 0, control_key(ControlType.SNAPSHOT_HEADER), b"\x00\x00\x00"),
     ],
 )
-def test_broken_control_records_get_invalid_record(record: Record) -> None:
+def test_damaged_control_records_are_refused_with_invalid_record(record: Record) -> None:
     with pytest.raises(KafkaError) as refused:
         parse_control(record)
     assert refused.value.code == ErrorCode.INVALID_RECORD

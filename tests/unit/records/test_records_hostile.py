@@ -143,11 +143,11 @@ def test_decoding_bytes_that_are_no_batch_raises_a_kafka_error(read: Callable[[b
         (b"\x10\x00\x00\x00\x01\x01\x02\x01\x01", 1),  # a header without a key
     ],
 )
-def test_records_with_impossible_lengths_get_invalid_record(payload: bytes, count: int) -> None:
+def test_records_with_impossible_lengths_are_refused_with_invalid_record(payload: bytes, count: int) -> None:
     assert outcome(read_records, with_payload(payload, count)) == ErrorCode.INVALID_RECORD
 
 
-def test_the_smallest_record_is_read() -> None:
+def test_record_of_the_smallest_possible_size_is_decoded() -> None:
     batch = with_payload(b"\x0c\x00\x00\x00\x01\x01\x00", 1)
     assert read_records(batch) == [Record(0, 1000, None, None)]
 

@@ -59,7 +59,7 @@ def test_latest_record_of_a_log_append_time_batch_is_its_last_record() -> None:
     assert first_at_or_after(batch, 100) is None
 
 
-def test_a_batch_without_times_has_no_latest_record() -> None:
+def test_batch_without_timestamps_has_no_latest_record() -> None:
     assert latest(batch_of([-1, -1])) is None
 
 

@@ -108,7 +108,7 @@ def test_penstock_reads_batches_of_aiokafka(codec: Codec, records: list[NewRecor
 
 @given(records=record_lists)
 @settings(max_examples=examples(25), deadline=None)
-def test_uncompressed_batches_are_byte_for_byte_what_kafka_python_writes(records: list[NewRecord]) -> None:
+def test_uncompressed_batches_have_the_same_bytes_as_batches_of_kafka_python(records: list[NewRecord]) -> None:
     theirs = _foreign(DefaultRecordBatchBuilder(2, 0, True, 9, 1, 4, 10**9), records)
     ours = build_batch(records, producer_id=9, producer_epoch=1, base_sequence=4, transactional=True)
     epoch = slice(12, 16)  # the leader's to fill in; a client may leave what it likes
@@ -129,7 +129,7 @@ def test_a_varint_survives_encoding_and_decoding(value: int) -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x80" * 5 + b"\x01", b"\xff" * 20])
-def test_an_overlong_varint_is_an_invalid_record(data: bytes) -> None:
+def test_varint_with_too_many_bytes_is_refused_with_invalid_record(data: bytes) -> None:
     with pytest.raises(KafkaError) as refused:
         read_varint(data, 0)
     assert refused.value.code == ErrorCode.INVALID_RECORD
@@ -171,7 +171,7 @@ def test_a_parsed_header_is_packed_to_the_same_bytes() -> None:
 
 
 @pytest.mark.parametrize(("sequence", "increment", "result"), [(0, 1, 1), (2**31 - 1, 1, 0), (2**31 - 2, 5, 3)])
-def test_sequences_wrap_to_zero(sequence: int, increment: int, result: int) -> None:
+def test_sequence_numbers_wrap_to_zero_after_the_largest_number(sequence: int, increment: int, result: int) -> None:
     assert sequence_after(sequence, increment) == result
     header = BatchHeader(0, 0, 0, 2, 0, 0, increment, 0, 0, 1, 1, sequence, increment + 1)
     assert header.last_sequence == result
@@ -181,7 +181,7 @@ def test_a_batch_without_sequence_has_no_last_sequence() -> None:
     assert parse_header(build_batch([(1, None, None, ()), (1, None, None, ())])).last_sequence == -1
 
 
-def test_batches_are_split_at_their_lengths() -> None:
+def test_buffer_is_split_into_batches_by_their_length_fields() -> None:
     parts = [build_batch([(1, None, bytes(n), ())], base_offset=n) for n in range(5)]
     split = split_batches(b"".join(parts))
     assert [bytes(view) for _, view in split] == parts
@@ -207,7 +207,7 @@ def test_incomplete_batch_is_corrupt_unless_partial_batches_are_allowed() -> Non
         (255, ErrorCode.CORRUPT_MESSAGE),
     ],
 )
-def test_batches_of_other_formats_are_refused(magic: int, code: ErrorCode) -> None:
+def test_batches_with_another_magic_byte_than_2_are_refused(magic: int, code: ErrorCode) -> None:
     batch = bytearray(build_batch([(1, None, b"value", ())]))
     batch[16] = magic
     with pytest.raises(KafkaError) as refused:
@@ -224,7 +224,7 @@ def test_batch_length_below_the_header_size_is_corrupt(length: int) -> None:
     assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_a_flipped_bit_after_the_crc_is_detected() -> None:
+def test_flipped_bit_in_the_bytes_that_the_crc_covers_is_detected() -> None:
     batch = build_batch([(1, b"key", b"value", ())])
     for position in range(17, len(batch)):
         broken = bytearray(batch)

@@ -74,7 +74,7 @@ def test_validation_changes_only_offset_and_leader_epoch_of_a_batch() -> None:
     assert [r.offset for r in read_records(data)] == [500, 501, 502]
 
 
-def test_the_payload_is_a_view_of_the_received_bytes() -> None:
+def test_validation_does_not_copy_the_payload_of_a_batch() -> None:
     frame = bytearray(BATCH)
     result = validate_produced(memoryview(frame), RULES, base_offset=0, leader_epoch=0, now_ms=NOW)
     assert isinstance(result.tail, memoryview)
@@ -153,7 +153,7 @@ def test_incomplete_second_batch_is_ignored_as_in_kafka() -> None:
         assert stored(produced(BATCH + tail))[16:] == BATCH[16:]
 
 
-def test_the_size_is_checked_before_the_crc() -> None:
+def test_batch_size_is_checked_before_the_crc() -> None:
     assert refusal(BATCH, replace(RULES, max_message_bytes=len(BATCH) - 1)).code == ErrorCode.MESSAGE_TOO_LARGE
     assert refusal(BAD_CRC, replace(RULES, max_message_bytes=len(BATCH) - 1)).code == ErrorCode.MESSAGE_TOO_LARGE
     assert produced(BATCH, replace(RULES, max_message_bytes=len(BATCH)))
@@ -180,7 +180,7 @@ def test_a_missing_max_timestamp_is_set_from_the_records() -> None:
     assert stored(result)[16:] == BATCH[16:]
 
 
-def test_log_append_time_overwrites_the_time_and_the_crc_is_recomputed() -> None:
+def test_topic_with_log_append_time_overwrites_the_timestamp_and_recomputes_the_crc() -> None:
     result = produced(BATCH, replace(RULES, log_append_time=True))
     data = stored(result)
     assert crc_ok(data)
@@ -190,12 +190,12 @@ def test_log_append_time_overwrites_the_time_and_the_crc_is_recomputed() -> None
     assert data[HEADER_SIZE:] == BATCH[HEADER_SIZE:]
 
 
-def test_log_append_time_ignores_the_bounds_of_create_time() -> None:
+def test_timestamp_bounds_do_not_apply_to_a_topic_with_log_append_time() -> None:
     rules = replace(RULES, log_append_time=True, timestamp_before_max_ms=0)
     assert produced(build_batch([(0, b"k", b"v", ()), (2 * NOW, b"k", b"v", ())]), rules)
 
 
-def test_batch_of_a_client_that_claims_log_append_time_is_refused_or_stored_with_create_time() -> None:
+def test_log_append_time_flag_of_a_client_is_removed_with_create_time_and_refused_with_log_append_time() -> None:
     batch = build_batch(RECORDS, log_append_time=NOW)
     error = refusal(batch, replace(RULES, log_append_time=True))
     assert isinstance(error, InvalidRecordsError)
@@ -222,13 +222,13 @@ def test_codec_of_the_topic_replaces_the_codec_of_the_producer(source: Codec, ta
         assert data[16:] == batch[16:]
 
 
-def test_a_batch_that_grows_over_the_limit_by_conversion_is_refused() -> None:
+def test_batch_that_exceeds_max_message_bytes_after_recompression_is_refused() -> None:
     batch = build_batch([(NOW, None, bytes(50_000), ())], compression=Codec.GZIP)
     rules = replace(RULES, codec=Codec.NONE, max_message_bytes=10_000)
     assert refusal(batch, rules).code == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_broken_compressed_data_is_corrupt_when_it_has_to_be_converted() -> None:
+def test_damaged_compressed_batch_is_refused_as_corrupt_if_it_has_to_be_recompressed() -> None:
     batch = changed(attributes=Codec.LZ4)
     assert produced(batch)
     assert refusal(batch, replace(RULES, codec=Codec.NONE)).code == ErrorCode.CORRUPT_MESSAGE
@@ -245,7 +245,7 @@ def test_error_of_a_compacted_topic_lists_the_records_without_a_key(codec: Codec
     assert stored(produced(batch, rules))[16:] == batch[16:]
 
 
-def test_an_empty_key_counts_as_a_key() -> None:
+def test_compacted_topic_accepts_a_record_with_an_empty_key() -> None:
     assert produced(build_batch([(NOW, b"", b"v", ())]), replace(RULES, keys_required=True))
 
 
@@ -313,7 +313,7 @@ def test_append_rules_are_computed_from_topic_configs() -> None:
     assert AppendRules.of(Settings(compression_type="snappy")).level is None
 
 
-def test_append_does_not_itself_unpack_a_batch_with_large_unpacked_size() -> None:
+def test_batch_with_a_large_unpacked_size_is_not_unpacked_during_its_append() -> None:
     """A few kilobytes may unpack to a million records, and examining them would block all other requests."""
     records: list[NewRecord] = [(NOW + 2 * HOUR, None, b"", ())] * (SLICE_RECORDS + 1)
     tiny = build_batch(records, compression=Codec.ZSTD)
@@ -329,7 +329,7 @@ def test_append_does_not_itself_unpack_a_batch_with_large_unpacked_size() -> Non
             validate_produced(batch, rules, base_offset=0, leader_epoch=0, now_ms=NOW)
 
 
-def test_the_search_for_refused_timestamps_stops_at_the_last_reported_error() -> None:
+def test_search_for_invalid_timestamps_stops_after_the_maximum_number_of_record_errors() -> None:
     records: list[NewRecord] = [(NOW + 2 * HOUR, None, b"", ())] * (20 * SLICE_RECORDS)
     batch = build_batch(records)
     header = parse_header(batch)

@@ -126,8 +126,10 @@ class Disk(Protocol):
     def sync_file(self, path: str) -> None: ...
 
     def write_atomic(self, path: str, data: bytes, *, sync: bool = True) -> None:
-        """Replaces a file atomically: after a crash, the file has the old or the new contents. With sync=False, it may
-        also be empty or missing."""
+        """Replaces a file atomically: after a crash, the file has the old or the new contents.
+
+        With sync=False, the file may also be empty or missing after a power loss.
+        """
 
     def write_new(self, path: str, data: bytes) -> None:
         """Writes a new file, not atomically: a crash may leave only a part of it."""

@@ -64,11 +64,11 @@ class DescriptorPool:
             return os.open(path, OPEN_FLAGS | create, FILE_MODE)
 
     def forget(self, file: Pooled) -> None:
-        """Removes the file from the pool, because the file closes its descriptor itself."""
+        """Removes `file` from the pool. The file closes its descriptor itself."""
         self._open.pop(file, None)
 
     def _evict(self, wanted: int) -> None:
-        """Closes `wanted` descriptors. Begins with files that were not used since the last eviction."""
+        """Closes `wanted` descriptors, first of files that were not used since the last eviction."""
         for file in list(self._open):
             if not wanted:
                 return

@@ -219,7 +219,7 @@ class MemoryDisk:
         return function(*args, **kwargs)
 
     async def run_worker(self, module: str, request: bytes) -> bytes:
-        raise DiskError(errno.ENOSYS, "no other process can see these files", module)
+        raise DiskError(errno.ENOSYS, "a helper process can't open the files of a disk in memory", module)
 
     def close(self) -> None:
         """Does nothing: a disk in memory holds no resources."""

@@ -353,7 +353,7 @@ class RealDisk:
         except OSError as error:
             raise _disk_error(error, path) from error
         if len(data) > limit:
-            raise DiskError(errno.EFBIG, f"the file has more than {limit} bytes, its limit", path)
+            raise DiskError(errno.EFBIG, f"the file is larger than its limit of {limit} bytes", path)
         return data
 
     def _read_rest(self, fd: int, start: bytes, limit: int) -> bytes:

@@ -29,7 +29,7 @@ SECTOR = 512
 
 
 class _Change(NamedTuple):
-    """Describes one write or truncation, with the bytes that undo it."""
+    """Describes one write or truncation of a file, with the bytes that undo it."""
 
     sequence: int
     offset: int
@@ -144,8 +144,10 @@ class Directory:
     pending: list[list[tuple[str, Inode | Directory | None, Inode | Directory | None]]] = field(default_factory=list)
 
     def link(self, *step: tuple[str, Inode | Directory | None], durable: bool = False) -> None:
-        """Changes directory entries in one step; None removes an entry. A durable step survives a power cut without a
-        sync."""
+        """Changes directory entries in one step. An entry is removed if its new value is None.
+
+        With `durable`, the change survives a power cut even without a sync.
+        """
         done: list[tuple[str, Inode | Directory | None, Inode | Directory | None]] = []
         for name, target in step:
             done.append((name, self.entries.get(name), target))

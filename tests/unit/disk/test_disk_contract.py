@@ -52,7 +52,7 @@ def test_more_buffers_than_fit_one_gathered_write_are_appended_in_order(disk: Di
     assert file.pread(3000, 0) == bytes(number % 256 for number in range(3000))
 
 
-def test_cached_read_returns_all_existing_bytes_of_a_range_or_no_bytes(disk: Disk, root: str) -> None:
+def test_cached_read_never_returns_only_a_part_of_the_existing_bytes(disk: Disk, root: str) -> None:
     file = disk.create(f"{root}/a")
     file.append(b"x" * 10_000)
     cached = file.pread_cached(4000, 1000)
@@ -131,7 +131,7 @@ def test_files_and_directories_are_renamed_and_removed(disk: Disk, root: str) ->
     assert disk.listdir(root) == []
 
 
-def test_syncing_a_directory_and_a_file_by_name_works(disk: Disk, root: str) -> None:
+def test_file_and_directory_can_be_synced_by_their_paths(disk: Disk, root: str) -> None:
     disk.create(f"{root}/a").append(b"1")
     disk.sync_file(f"{root}/a")
     disk.sync_dir(root)

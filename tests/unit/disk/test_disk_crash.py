@@ -21,7 +21,7 @@ def crashable() -> MemoryDisk:
     return disk
 
 
-def test_a_crash_keeps_synced_bytes_and_cuts_unsynced_bytes_at_any_point() -> None:
+def test_crash_keeps_synced_bytes_and_may_cut_unsynced_bytes_at_any_point() -> None:
     disk = crashable()
     file = disk.create("/d/a")
     file.append(b"kept")
@@ -34,7 +34,7 @@ def test_a_crash_keeps_synced_bytes_and_cuts_unsynced_bytes_at_any_point() -> No
     assert any(content.endswith(b"\0") for content in contents), "a size that grew before its data"
 
 
-def test_a_file_whose_directory_was_not_synced_may_be_missing() -> None:
+def test_new_file_may_be_missing_after_a_crash_if_its_directory_was_not_synced() -> None:
     disk = crashable()
     disk.create("/d/a").sync_now()
     assert {each.exists("/d/a") for each in crashed(disk)} == {True, False}
@@ -49,7 +49,7 @@ def test_crash_keeps_a_rename_completely_or_not_at_all() -> None:
     assert seen == {(b"old", True), (b"new", False)}
 
 
-def test_an_atomic_write_survives_a_crash_with_sync_and_may_be_torn_without_it() -> None:
+def test_atomic_write_survives_a_crash_if_it_was_synced_and_may_be_empty_otherwise() -> None:
     disk = crashable()
     disk.write_atomic("/d/a", b"synced")
     assert {each.read_bytes("/d/a") for each in crashed(disk)} == {b"synced"}
@@ -58,7 +58,7 @@ def test_an_atomic_write_survives_a_crash_with_sync_and_may_be_torn_without_it()
     assert {b"synced", b"unsynced", b""} <= contents
 
 
-def test_an_unsynced_truncation_may_be_undone() -> None:
+def test_crash_may_undo_an_unsynced_truncation() -> None:
     disk = crashable()
     file = disk.create("/d/a")
     file.append(b"123456")

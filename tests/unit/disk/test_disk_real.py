@@ -86,7 +86,7 @@ def test_append_that_fails_half_way_leaves_the_file_unchanged(tmp_path: Path, mo
     disk.close()
 
 
-def test_a_short_write_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_append_writes_the_remaining_bytes_after_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = RealDisk()
     file = disk.create(f"{tmp_path}/a")
     pwritev = os.pwritev
@@ -111,7 +111,7 @@ def test_a_cached_read_of_uncached_bytes_returns_none(tmp_path: Path, monkeypatc
     disk.close()
 
 
-def test_a_directory_held_by_another_process_is_refused(tmp_path: Path) -> None:
+def test_directory_that_another_process_has_locked_cannot_be_locked(tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [
             sys.executable,
@@ -144,7 +144,7 @@ def test_reading_a_file_that_was_deleted_after_open_fails_and_creates_no_file(tm
     disk.close()
 
 
-def test_newest_bytes_are_assumed_to_be_cached_if_nowait_reads_are_unsupported(tmp_path: Path) -> None:
+def test_bytes_just_written_are_assumed_to_be_cached_if_nowait_reads_are_unsupported(tmp_path: Path) -> None:
     disk = RealDisk()
     disk.nowait_reads = False
     file = disk.create(f"{tmp_path}/a")

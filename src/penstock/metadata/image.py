@@ -133,7 +133,7 @@ class TokenImage:
 
 @dataclass(frozen=True, slots=True)
 class Fencing:
-    """Describes the fencing of a broker without a controlled shutdown: its time, and how many partitions changed."""
+    """Describes a fencing without a controlled shutdown: its time, and the number of partitions that changed."""
 
     broker_id: int
     broker_epoch: int

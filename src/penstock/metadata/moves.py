@@ -146,9 +146,9 @@ class _Board:
     def next_step(self, takers: Iterable[int]) -> tuple[TopicPartition, int, int] | None:
         """Returns the next move: (partition, giving broker, taking broker); None if no move evens out the brokers.
 
-        The taking broker is the broker of `takers` with the fewest replicas that can get one more. The giving broker is
-        the fullest broker from which a replica can move there. Of these replicas, the replica with the lowest `_cost`
-        moves.
+        The taking broker is the broker of `takers` with the fewest replicas that can get one more replica. The giving
+        broker is the broker with the most replicas from which a replica can move to the taking broker. Of these
+        replicas, the replica with the lowest `_cost` moves.
         """
         count = {broker: len(self.held[broker]) for broker in self.racks}
         givers = sorted(count, key=lambda broker: (-count[broker], broker))

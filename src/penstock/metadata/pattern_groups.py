@@ -1,9 +1,10 @@
 """Matches texts with a pattern and returns the texts of its groups, within a fixed number of steps.
 
-The pattern and its choices are those of a backtracking matcher (greedy, lazy, first alternative first), but time is
-linear in the text: all choices are followed at once, in their order, and two that reach the same state are one. A peer
-chooses the text here (the subject of its certificate): Python's `re` would try the choices of `(.*?),OU=(.*?),O=…` one
-after the other, which can take minutes.
+The result is that of a backtracking matcher, which prefers the first alternative and respects greedy and lazy
+repetitions. But the time is linear in the text: the matcher follows all alternatives at once, in their order, and joins
+alternatives that reach the same state. Python's `re` can't be used, because a peer chooses the text (the subject of its
+certificate): for a pattern such as `(.*?),OU=(.*?),O=…`, `re` would try all alternatives one after the other, which can
+take minutes.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ Slots = tuple[int | None, ...]
 
 
 class GroupPattern:
-    """A pattern in RE2's syntax whose groups have texts."""
+    """Compiles a pattern in RE2's syntax, and finds the texts of its groups."""
 
     def __init__(self, text: str) -> None:
-        """Raises ValueError if the pattern is not supported."""
+        """Compiles the pattern. Raises ValueError if its syntax is not supported."""
         work = Work()
         try:
             node, self.groups = parse_groups(text, work)
@@ -35,7 +36,7 @@ class GroupPattern:
     def match(self, text: str) -> tuple[str, ...] | None:
         """Returns the whole text and the text of each group, or None if the pattern does not match the whole text.
 
-        A group that took no part in the match has the text "". Raises ValueError if this takes too many steps.
+        A group that took no part in the match has the text "". Raises ValueError if the match takes too many steps.
         """
         try:
             slots = self._run(text, Work())

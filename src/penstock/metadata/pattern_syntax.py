@@ -168,7 +168,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group whose text is wanted; `parse_groups` makes these nodes."""
+    """Represents a group of the pattern whose text the caller wants. Only `parse_groups` creates such nodes."""
 
     index: int
     part: Node
@@ -367,7 +367,7 @@ class _Parser:
         return node
 
     def flags(self) -> bool:
-        """Parses flags of a group such as `i-s:`. Returns True if the group's content follows the flags."""
+        """Parses the flags of a group, such as `i-s:`. Returns True if the content of the group follows the flags."""
         on = True
         while True:
             char = self.take()

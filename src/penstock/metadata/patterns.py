@@ -42,7 +42,8 @@ SPLIT, BEGIN, END = "split", "begin", "end"
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Label of a state that notes the position: slot 2n is the beginning of group n, slot 2n + 1 its end."""
+    """Labels a state that stores the position in the text: the beginning of group n in slot 2n, its end in slot 2n +
+    1."""
 
     slot: int
 
@@ -54,8 +55,9 @@ Label = CharSet | Save | str
 class Automaton:
     """Holds the automaton of a pattern.
 
-    State 0 accepts. Every other state has a label: characters, a split, a condition on the position, or a note of it.
-    The targets of a split are in the order in which a backtracking matcher would try them.
+    State 0 accepts. The label of any other state is a set of characters, a split, a condition on the position in the
+    text, or a `Save`, which stores the position. The targets of a split are in the order in which a backtracking
+    matcher would try them.
     """
 
     work: Work

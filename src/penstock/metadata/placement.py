@@ -29,7 +29,8 @@ class _Rack:
         return chosen
 
     def followers(self, leader: int | None) -> list[int]:
-        """Returns the rack's brokers in the order in which a partition led by `leader` gets its other replicas."""
+        """Returns the rack's brokers in the order in which a partition with the leader `leader` gets its other
+        replicas."""
         others = [broker for broker in self.unfenced if broker != leader]
         if leader in self.unfenced:
             # Start after the leader, and one further each time the leadership has rotated, so that pairs vary.

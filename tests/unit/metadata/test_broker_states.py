@@ -82,14 +82,14 @@ def registration(broker_id: int = 1, **fields: Any) -> Registration:
     return Registration(broker_id, endpoints=ENDPOINTS, **fields)
 
 
-def test_a_new_incarnation_gets_a_new_epoch_and_is_fenced() -> None:
+def test_new_incarnation_of_a_broker_gets_a_new_epoch_and_is_fenced() -> None:
     image = image_of(partition("123"))
     decision = register_broker(image, registration())
     after = apply(image, decision.records).brokers[1]
     assert (decision.reply, after.epoch, after.fenced, after.incarnation_id) == (101, 101, True, NEXT_LIFE)
 
 
-def test_the_same_incarnation_keeps_its_epoch_and_its_state() -> None:
+def test_broker_that_registers_again_in_the_same_incarnation_keeps_its_epoch_and_state() -> None:
     image = image_of(partition("123"))
     again = register_broker(image, registration(incarnation_id=LIFE), is_live=True)
     assert (again.records, again.reply) == ([], 11)
@@ -104,7 +104,7 @@ def test_the_same_incarnation_keeps_its_epoch_and_its_state() -> None:
     [(11, ((3,), (1, 2), 3)), (10, ((3,), (2,), 3)), (-1, ((3,), (2,), 3))],
     ids=["clean", "an older life's", "unclean"],
 )
-def test_a_broker_stays_eligible_only_after_a_clean_shutdown(previous: int, expected: Any) -> None:
+def test_broker_stays_an_eligible_leader_only_after_a_clean_shutdown(previous: int, expected: Any) -> None:
     image = image_of(partition("123", "3", 3, elr=(1, 2)), brokers=(broker(1, fenced=True), broker(2), broker(3)))
     after = only(image, register_broker(image, registration(previous_broker_epoch=previous)).records)
     assert (after.isr, after.elr, after.leader) == expected
@@ -121,7 +121,7 @@ def test_a_broker_stays_eligible_only_after_a_clean_shutdown(previous: int, expe
     ],
     ids=["eligible", "nobody in sync", "last in sync", "in the other directory", "in no directory yet"],
 )
-def test_a_replica_in_a_missing_directory_is_not_eligible_after_a_clean_shutdown(
+def test_replica_in_a_missing_directory_is_no_eligible_leader_after_a_clean_shutdown(
     before: PartitionImage, expected: Any
 ) -> None:
     image = image_of(before, brokers=(broker(1, fenced=True), broker(2), broker(3)))
@@ -250,7 +250,7 @@ def test_a_failed_directory_removes_only_its_own_replicas_from_isrs() -> None:
     assert beat(after, offline_log_dirs=[disk(1)]).records == []
 
 
-def test_failed_directories_are_not_recorded_below_the_metadata_version_that_supports_it() -> None:
+def test_failed_directories_are_not_recorded_with_a_metadata_version_that_has_no_directories() -> None:
     old = replace(image_of(LED), features={METADATA_VERSION: DIRECTORIES_SINCE - 1})
     assert beat(old, offline_log_dirs=[disk(1)]).records == []
 
@@ -384,7 +384,7 @@ def test_a_leader_shrinks_and_expands_its_isr() -> None:
         (1, [1, 2], {"epochs": {2: -1}}, ErrorCode.NONE),
     ],
 )
-def test_an_outdated_or_wrong_isr_request_changes_nothing(
+def test_invalid_alter_partition_request_gets_an_error_code_and_changes_no_isr(
     broker_id: int, isr: list[int], fields: dict[str, Any], code: ErrorCode
 ) -> None:
     image = image_of(
@@ -412,7 +412,7 @@ def test_refusing_an_ineligible_replica_invalidates_earlier_isr_requests(
     assert late.records == []
 
 
-def test_unknown_topics_and_stale_broker_epochs_are_refused() -> None:
+def test_alter_partition_with_an_unknown_topic_or_a_stale_broker_epoch_is_refused() -> None:
     image = image_of(LED)
     reply = decide(image, 1, wish(image, [1, 2]), bytes([8] * 16)).reply
     assert reply.topics[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
@@ -427,7 +427,7 @@ def test_an_isr_without_broker_epochs_is_accepted_from_requests_before_version_3
     assert only(image, decide(image, 1, asked).records).isr == (1, 2)
 
 
-def test_a_leader_recovers_from_an_unclean_election() -> None:
+def test_leader_ends_its_recovery_after_an_unclean_election_with_an_alter_partition_request() -> None:
     image = image_of(partition("123", "1", leader_recovery_state=1))
     assert alter(image, 1, [1, 2], leader_recovery_state=1).error_code == ErrorCode.INVALID_REQUEST
     assert only(image, decide(image, 1, wish(image, [1])).records).leader_recovery_state == 0
@@ -478,7 +478,7 @@ def test_a_replica_in_a_failed_directory_leaves_the_isr() -> None:
         (ID, 0, 3, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ],
 )
-def test_directories_are_assigned_only_to_existing_replicas(
+def test_assign_replicas_to_dirs_is_refused_for_replicas_that_do_not_exist(
     topic_id: bytes, index: int, broker_id: int, code: ErrorCode
 ) -> None:
     decision, told = assign(image_of(partition("12")), disk(broker_id), topic_id, index, broker_id)
@@ -488,7 +488,7 @@ def test_directories_are_assigned_only_to_existing_replicas(
 # --- periodic elections ---------------------------------------------------------------------------------
 
 
-def test_leadership_returns_to_preferred_replicas_in_bounded_steps() -> None:
+def test_periodic_election_returns_a_limited_number_of_leaderships_to_preferred_replicas() -> None:
     image = image_of(
         partition("123", leader=2), partition("213", leader=2), partition("321", "12", 2), partition("312", leader=1)
     )
@@ -511,7 +511,7 @@ def test_unclean_elections_happen_only_for_topics_that_allow_them(allowed: str, 
     assert (after.leader, after.leader_recovery_state) == (leader, 1 if leader >= 0 else 0)
 
 
-def test_lowering_min_isr_to_the_isr_size_clears_the_eligible_leaders() -> None:
+def test_lowering_min_insync_replicas_to_the_isr_size_clears_the_eligible_leaders() -> None:
     image = image_of(partition("123", "1", elr=(2,)), configs={})
     config = api_44.AlterableConfig(name="min.insync.replicas", config_operation=0, value="1")
     for kind, name in [(2, "t"), (4, "")]:

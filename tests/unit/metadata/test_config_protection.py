@@ -54,7 +54,7 @@ def test_property_of_a_listener_that_would_have_no_effect_is_refused(name: str, 
         check_protection({"listeners": "SSL://:9092", name: "required"})
 
 
-def test_properties_of_listeners_that_other_nodes_have_are_accepted() -> None:
+def test_properties_of_a_listener_that_only_other_nodes_have_are_accepted() -> None:
     check_protection(
         {
             "listeners": "CLIENTS://:9092",

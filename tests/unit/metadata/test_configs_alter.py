@@ -130,7 +130,7 @@ def test_zero_connections_per_ip_is_refused_unless_overrides_for_single_hosts_ar
     assert code == "NONE"
 
 
-def test_a_validate_only_request_changes_nothing() -> None:
+def test_validate_only_config_request_changes_no_config() -> None:
     image = image_with()
     assert change(image, TOPIC, "t", ("retention.ms", SET, "1"), validate_only=True)[2].configs == {}
     assert change(image, TOPIC, "t", ("retention.ms", SET, "x"), validate_only=True)[0] == "INVALID_CONFIG"
@@ -294,7 +294,7 @@ def test_a_validate_only_request_changes_nothing() -> None:
         ),
     ],
 )
-def test_a_refused_change_has_an_error_code_and_a_message(
+def test_refused_config_change_gets_an_error_code_and_a_message(
     kind: int, name: str, ops: list[Op], code: str, message: str
 ) -> None:
     image = image_with()
@@ -393,5 +393,5 @@ def test_number_of_records_of_one_config_request_is_bounded() -> None:
     assert codes == ["POLICY_VIOLATION", "INVALID_REQUEST"]
 
 
-def test_resource_types_of_the_protocol_equal_those_of_the_metadata_image() -> None:
+def test_protocol_and_metadata_image_have_the_same_numbers_of_resource_types() -> None:
     assert tuple(ResourceType) == (TOPIC, BROKER, LOGGER, METRICS, GROUP)

@@ -36,7 +36,7 @@ from penstock.metadata.configs.definition import (
         (ConfigType.LIST, "a,", ("a", "")),
     ],
 )
-def test_values_are_parsed_as_kafka_parses_them(kind: ConfigType, text: str, value: object) -> None:
+def test_config_values_are_parsed_as_in_kafka(kind: ConfigType, text: str, value: object) -> None:
     assert parse_value("x", kind, text) == value
 
 
@@ -114,7 +114,9 @@ INT, LIST, STRING = ConfigType.INT, ConfigType.LIST, ConfigType.STRING
         ),
     ],
 )
-def test_a_value_outside_its_limits_is_refused_with_value_and_limits(key: ConfigKey, text: str, message: str) -> None:
+def test_error_of_a_config_value_outside_its_limits_contains_the_value_and_the_limits(
+    key: ConfigKey, text: str, message: str
+) -> None:
     with pytest.raises(ConfigError) as refused:
         key.parse(text)
     assert str(refused.value) == message
@@ -124,7 +126,7 @@ def test_duplicate_item_of_a_list_config_is_dropped() -> None:
     assert ConfigKey("a", LIST, "", "", ListOf()).parse("x,y, x") == ("x", "y")
 
 
-def test_upper_and_lower_case_are_equal_where_kafka_ignores_case() -> None:
+def test_config_value_in_another_case_is_accepted_where_kafka_ignores_case() -> None:
     key = ConfigKey("a", STRING, "x", "", OneOf(("UPGRADE",), ignore_case=True))
     assert key.parse("upgrade") == "upgrade"
 
@@ -148,7 +150,7 @@ def test_upper_and_lower_case_are_equal_where_kafka_ignores_case() -> None:
         (float("nan"), "NaN"),
     ],
 )
-def test_values_are_written_as_java_writes_them(
+def test_config_values_are_formatted_as_in_java(
     value: bool | int | float | tuple[str, ...] | None, text: str | None
 ) -> None:
     assert format_value(value) == text

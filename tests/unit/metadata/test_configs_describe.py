@@ -94,7 +94,7 @@ def test_a_broker_shows_all_properties_and_hides_secrets(settings: Settings) -> 
     assert "unstable.api.versions.enable" not in shown
 
 
-def test_broker_shows_dynamic_settings_before_static_settings(settings: Settings) -> None:
+def test_described_broker_config_lists_dynamic_values_before_static_values(settings: Settings) -> None:
     settings.apply_dynamic({"num.io.threads": "16", "leader.replication.throttled.rate": "7"}, {"num.io.threads": "4"})
     assert found(describe_broker(settings), "num.io.threads") == (
         "4",
@@ -105,7 +105,7 @@ def test_broker_shows_dynamic_settings_before_static_settings(settings: Settings
     assert rate == ("7", CLUSTER, [("leader.replication.throttled.rate", "7", CLUSTER)])
 
 
-def test_config_that_is_set_to_its_inherited_value_is_shown_with_the_new_source(settings: Settings) -> None:
+def test_config_that_is_set_to_its_inherited_value_is_described_with_the_new_source(settings: Settings) -> None:
     def source() -> ConfigSource:
         (found,) = [each for each in describe_broker(settings) if each.name == "log.cleaner.threads"]
         return found.source
@@ -118,7 +118,7 @@ def test_config_that_is_set_to_its_inherited_value_is_shown_with_the_new_source(
     assert source() is ConfigSource.DEFAULT_CONFIG
 
 
-def test_cluster_defaults_contain_only_cluster_wide_configs(settings: Settings) -> None:
+def test_description_of_the_cluster_defaults_contains_only_cluster_wide_configs(settings: Settings) -> None:
     assert describe_cluster_defaults(settings) == []
     settings.apply_dynamic({"num.io.threads": "16", "foo.baz": "1"}, {"num.io.threads": "4"})
     shown = describe_cluster_defaults(settings)
@@ -126,7 +126,7 @@ def test_cluster_defaults_contain_only_cluster_wide_configs(settings: Settings) 
     assert found(shown, "foo.baz") == (None, CLUSTER, [("foo.baz", None, CLUSTER)])
 
 
-def test_a_group_inherits_from_the_broker() -> None:
+def test_group_config_that_is_not_set_has_the_value_of_the_broker() -> None:
     settings = Settings({"group.consumer.heartbeat.interval.ms": "6000"})
     shown = describe_group(
         {"consumer.session.timeout.ms": "50000", "share.isolation.level": "read_committed"}, settings
@@ -155,13 +155,13 @@ def test_a_group_inherits_from_the_broker() -> None:
     )
 
 
-def test_client_metrics_show_their_defaults() -> None:
+def test_description_of_a_client_metrics_subscription_contains_the_defaults() -> None:
     shown = describe_client_metrics({"interval.ms": "1000"})
     assert found(shown, "interval.ms") == ("1000", METRICS, [("interval.ms", "1000", METRICS)])
     assert found(shown, "metrics") == ("", DEFAULT, [])
 
 
-def test_the_response_of_create_topics_contains_the_configs(settings: Settings) -> None:
+def test_response_of_create_topics_contains_the_configs_of_the_new_topic(settings: Settings) -> None:
     configs = {each.name: (each.value, each.config_source) for each in created_topic_configs({}, settings)}
     assert configs["segment.bytes"] == ("2097152", STATIC)
     assert len(configs) == 34

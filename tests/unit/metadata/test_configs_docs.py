@@ -38,7 +38,7 @@ def test_topic_configs_without_effect_are_listed_in_skipped_md() -> None:
     assert missing == []
 
 
-def test_every_supported_property_is_read_by_code() -> None:
+def test_every_supported_broker_property_is_read_by_code() -> None:
     code = source()
     inherited = {name for names in TOPIC_SYNONYMS.values() for name, _ in names}
     limits = {name for each in GROUP_INHERITANCE.values() for name in (each.default, each.low, each.high) if name}

@@ -34,16 +34,16 @@ from penstock.metadata.configs.properties import duplicate_properties, format_pr
         ("listeners=PLAINTEXT://:9092", {"listeners": "PLAINTEXT://:9092"}),
     ],
 )
-def test_lines_are_parsed_as_in_java(text: str, entries: dict[str, str]) -> None:
+def test_lines_of_a_properties_file_are_parsed_as_in_java(text: str, entries: dict[str, str]) -> None:
     assert parse_properties(text) == entries
 
 
-def test_a_repeated_key_is_reported_as_a_duplicate() -> None:
+def test_repeated_key_of_a_properties_file_is_reported_as_a_duplicate() -> None:
     assert duplicate_properties("a=1\nb=2\na=3\na=4\nb=5\nc=6") == ["a", "b"]
 
 
 @pytest.mark.parametrize("text", ["a=\\u12", "a=\\uzzzz"])
-def test_a_broken_unicode_escape_is_refused(text: str) -> None:
+def test_properties_file_with_a_malformed_unicode_escape_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="four hexadecimal digits"):
         parse_properties(text)
 

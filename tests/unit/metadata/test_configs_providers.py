@@ -62,9 +62,9 @@ def test_references_to_config_providers_are_replaced_and_the_provider_properties
             "${file:/etc/wrong:keystore}",
             r"/etc/wrong can't be parsed. Line 3 of the properties has a malformed \\u",
         ),
-        ({}, "${file::key}", "name a path"),
+        ({}, "${file::key}", "names no path"),
         ({}, "${dir:/run/dir:missing}", "can't be read"),
-        ({}, "${dir:/run:dir/password}", "name a file"),
+        ({}, "${dir:/run:dir/password}", "names no file"),
         ({}, "${env:MISSING}", "no variable MISSING"),
         ({}, "${env:/etc:KEY_PASSWORD}", "has no path"),
         ({"config.providers.file.param.allowed.paths": "/etc/safe"}, "${file:/etc/secrets:keystore}", "allowed.paths"),
@@ -72,13 +72,13 @@ def test_references_to_config_providers_are_replaced_and_the_provider_properties
         ({"config.providers.file.param.allowed.paths": "/run"}, "${file:/run/../etc/secrets:keystore}", "allowed"),
         ({"config.providers.file.param.allowed.paths": "etc"}, "x", "relative path"),
         ({"config.providers.env.param.allowlist.pattern": "PUBLIC_.*"}, "${env:KEY_PASSWORD}", "allowlist"),
-        ({"config.providers.env.param.allowlist.pattern": "("}, "x", "not a pattern"),
+        ({"config.providers.env.param.allowlist.pattern": "("}, "x", "not a regular expression"),
         ({"config.providers.env.param.other": "y"}, "x", "has no effect"),
         ({"config.providers.vault.class": "y"}, "x", "has no effect"),
         ({"config.providers.env.class": "com.example.Provider"}, "x", "is not one of"),
     ],
 )
-def test_reference_without_a_value_and_unknown_providers_are_refused(
+def test_unknown_config_providers_and_references_without_a_value_are_refused(
     changes: dict[str, str], value: str, reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=reason) as refused:
@@ -102,7 +102,7 @@ def test_server_properties_take_secrets_from_files_and_the_environment(
         read_settings(str(path))
 
 
-def test_providers_outside_a_properties_file_are_refused() -> None:
+def test_config_providers_are_refused_outside_of_a_properties_file() -> None:
     with pytest.raises(ConfigError, match="properties file only"):
         check_protection(BASE)
 
@@ -112,7 +112,7 @@ def test_providers_outside_a_properties_file_are_refused() -> None:
     ["${" * 200_000, "${a" * 100_000 + "}", "${a:" + ":" * 200_000, "${a:b" * 100_000 + "}"],
     ids=["starts", "names", "colons", "nested"],
 )
-def test_long_value_without_references_is_read_once(text: str) -> None:
+def test_long_value_without_references_is_searched_in_linear_time(text: str) -> None:
     began = time.thread_time()
     assert resolved({**BASE, "x": text}, HERE) == {"x": text}
     assert time.thread_time() - began < 5

@@ -60,7 +60,7 @@ def test_an_unchanged_quota_writes_no_record() -> None:
         assert decision.reply.entries[0].error_code == 0
 
 
-def test_a_validate_only_request_changes_nothing() -> None:
+def test_validate_only_quota_request_changes_no_quota() -> None:
     codes, image = change(MetadataImage(), ([(USER, "a")], [(PRODUCE, 5.0)]), validate_only=True)
     assert codes == [("NONE", None)]
     assert image.client_quotas == {}
@@ -112,7 +112,7 @@ def test_invalid_quota_changes_are_refused_with_a_message(entity: Named, ops: Op
     assert image.client_quotas == {}
 
 
-def test_first_entry_counts_if_a_request_contains_a_quota_entity_twice() -> None:
+def test_second_entry_of_a_quota_entity_in_one_request_is_refused() -> None:
     codes, image = change(MetadataImage(), ([(USER, "a")], [(PRODUCE, 1.0)]), ([(USER, "a")], [(PRODUCE, 2.0)]))
     assert codes == [
         ("INVALID_REQUEST", "user=a is in the request twice, and only its first entry counts: give it once.")
@@ -215,7 +215,7 @@ def test_describe_client_quotas_filters_by_entity(filters: Filter, strict: bool,
         ),
     ],
 )
-def test_invalid_filters_are_refused(filters: Filter, code: ErrorCode, message: str) -> None:
+def test_invalid_filters_of_describe_client_quotas_are_refused(filters: Filter, code: ErrorCode, message: str) -> None:
     with pytest.raises(KafkaError) as refused:
         list(describe_client_quotas(IMAGE, ask(filters)))
     assert (refused.value.code, refused.value.message) == (code, message)

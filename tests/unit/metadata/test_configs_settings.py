@@ -52,7 +52,7 @@ def test_properties_have_the_types_and_defaults_of_kafka_4_3(
     assert (key.type, key.default, key.importance, update_mode(name)) == (kind, default, importance, mode)
 
 
-def test_a_listener_may_override_settings() -> None:
+def test_property_with_a_listener_prefix_overrides_the_setting_for_that_listener() -> None:
     name = "listener.name.internal.ssl.keystore.password"
     assert broker_key(name) is BROKER_CONFIGS["ssl.keystore.password"]
     assert broker_synonyms(name) == (name, "ssl.keystore.password")
@@ -64,7 +64,7 @@ def test_a_listener_may_override_settings() -> None:
     assert settings.int("listener.name.external.max.connections") == 5
 
 
-def test_settings_return_typed_values() -> None:
+def test_settings_are_read_as_typed_values() -> None:
     settings = Settings({"broker.rack": "r1", "log.dirs": "/a, /b", "log.cleaner.min.cleanable.ratio": "1"})
     assert settings.int("num.partitions") == 1
     assert settings.bool("auto.create.topics.enable") is True
@@ -145,7 +145,7 @@ def test_dynamic_configs_override_the_file_and_per_broker_configs_override_clust
     assert settings.int("message.max.bytes") == 1000
 
 
-def test_dynamic_settings_come_from_the_image() -> None:
+def test_broker_reads_its_dynamic_settings_from_the_metadata_image() -> None:
     settings = Settings({"node.id": "4"})
     image = MetadataImage(
         configs={
@@ -166,7 +166,7 @@ def test_invalid_dynamic_configs_are_ignored() -> None:
     assert settings.int("max.connections") == 2**31 - 1
 
 
-def test_synonyms_are_listed_in_the_order_of_lookup() -> None:
+def test_synonyms_of_a_property_are_listed_in_the_order_of_lookup() -> None:
     settings = Settings({"log.retention.hours": "24"})
     assert settings.synonyms("log.retention.ms") == []
     settings.apply_dynamic({"log.retention.ms": "5"}, {"log.retention.ms": "6"})

@@ -115,7 +115,7 @@ def test_flush_messages_1_and_acks_fsync_require_fsync_before_the_acknowledgemen
         ),
     ],
 )
-def test_overrides_that_kafka_refuses_are_refused_with_a_message(values: dict[str, str], message: str) -> None:
+def test_topic_configs_that_kafka_refuses_are_refused_with_a_message(values: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         validate_topic_configs(values)
     assert str(refused.value) == message
@@ -132,16 +132,16 @@ def test_overrides_that_kafka_refuses_are_refused_with_a_message(values: dict[st
         {"internal.segment.bytes": "5"},
     ],
 )
-def test_overrides_that_kafka_accepts_are_accepted(values: dict[str, str]) -> None:
+def test_topic_configs_that_kafka_accepts_are_accepted(values: dict[str, str]) -> None:
     validate_topic_configs(values)
 
 
-def test_remote_storage_is_refused_rather_than_ignored() -> None:
+def test_topic_config_that_enables_remote_storage_is_refused() -> None:
     with pytest.raises(ConfigError, match="no tiered storage"):
         validate_topic_configs({"remote.storage.enable": "true"})
 
 
-def test_a_topic_inherits_from_the_broker_and_overrides_it() -> None:
+def test_topic_inherits_configs_from_the_broker_and_may_override_them() -> None:
     settings = Settings({"log.retention.hours": "24", "log.segment.bytes": "2097152", "message.max.bytes": "5000"})
     image = MetadataImage(configs={(ResourceType.TOPIC, "t"): {"max.message.bytes": "7"}})
     config = settings.log_config(image, "t")
@@ -149,7 +149,7 @@ def test_a_topic_inherits_from_the_broker_and_overrides_it() -> None:
     assert settings.log_config(image, "other").max_message_bytes == 5000
 
 
-def test_topics_without_configs_share_one_object() -> None:
+def test_topics_without_configs_share_one_log_config_object() -> None:
     settings = Settings()
     image = MetadataImage()
     assert settings.log_config(image, "a") is settings.log_config(image, "b")

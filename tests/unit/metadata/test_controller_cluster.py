@@ -135,7 +135,7 @@ def test_broker_that_is_unfenced_becomes_leader_of_leaderless_partitions_that_it
     assert changed.topics["t"].partitions[0] == (before if after is None else after)
 
 
-def test_unfencing_needs_the_current_epoch_and_unfencing_again_changes_nothing() -> None:
+def test_unfencing_needs_the_current_broker_epoch_and_writes_no_record_the_second_time() -> None:
     image = image_of(brokers="1!")
     with pytest.raises(KafkaError) as refusal:
         unfence_broker(image, 1, 4)
@@ -145,7 +145,7 @@ def test_unfencing_needs_the_current_epoch_and_unfencing_again_changes_nothing()
 
 
 @pytest.mark.parametrize("brokers", ["1!2", "12"], ids=["fenced", "running"])
-def test_other_brokers_lead_the_partitions_of_an_unregistered_broker(brokers: str) -> None:
+def test_partitions_of_an_unregistered_broker_get_other_leaders(brokers: str) -> None:
     image = image_of(partition("12", leader=1), brokers=brokers)
     after = apply(image, unregister_broker(image, 1).records)
     assert set(after.brokers) == {2}
@@ -237,14 +237,14 @@ def test_share_and_streams_groups_are_enabled_by_default_and_can_be_disabled() -
     assert not apply(image, decision.records).features.keys() & {"share.version", "streams.version"}
 
 
-def test_metadata_version_can_be_lowered_past_levels_that_changed_no_record() -> None:
+def test_metadata_version_can_be_lowered_if_no_level_in_between_changed_a_record_format() -> None:
     image = image_of(features=default_features(29))
     decision = update(image, ("metadata.version", 26, SAFE))
     assert decision.reply.error_code == ErrorCode.NONE
     assert apply(image, decision.records).features["metadata.version"] == 26
 
 
-def test_a_feature_level_requires_the_features_it_depends_on() -> None:
+def test_feature_level_is_refused_if_a_feature_that_it_requires_has_a_lower_level() -> None:
     image = image_of(features={"metadata.version": 22})
     decision = update(image, ("eligible.leader.replicas.version", 1, UP))
     assert decision.reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
@@ -280,7 +280,7 @@ def test_a_release_name_maps_to_its_metadata_level_and_default_features() -> Non
         (1, partition("12", "1", leader=-1), "1!2!", ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, -1),
     ],
 )
-def test_an_election_elects_a_leader_or_returns_an_error(
+def test_elect_leaders_elects_a_suitable_live_replica_and_refuses_all_other_elections(
     kind: int, before: PartitionImage, brokers: str, code: ErrorCode, leader: int
 ) -> None:
     image = image_of(before, brokers=brokers)
@@ -290,7 +290,7 @@ def test_an_election_elects_a_leader_or_returns_an_error(
     assert apply(image, decision.records).topics["t"].partitions[0].leader == leader
 
 
-def test_an_unclean_leader_is_marked_as_recovering() -> None:
+def test_uncleanly_elected_leader_is_marked_as_recovering() -> None:
     image = image_of(partition("12", "1", leader=-1), brokers="1!2")
     request = ElectLeadersRequest(election_type=1, topic_partitions=[TopicPartitions(topic="t", partitions=[0])])
     after = apply(image, elect_leaders(image, request).records).topics["t"].partitions[0]
@@ -336,7 +336,7 @@ def move(image: MetadataImage, replicas: list[int] | None, topic: str = "t", ind
         ([1], "x", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-def test_a_reassignment_to_the_current_replicas_writes_no_record(
+def test_invalid_reassignment_and_reassignment_to_the_current_replicas_write_no_record(
     replicas: list[int] | None, topic: str, index: int, code: ErrorCode
 ) -> None:
     decision, result = move(image_of(partition("12")), replicas, topic, index)

@@ -368,7 +368,7 @@ def run_many() -> None:
             life.step()
 
 
-def test_same_seed_gives_the_same_random_history_of_the_controller() -> None:
+def test_controller_history_of_a_seed_is_the_same_in_every_run() -> None:
     lives = []
     for _ in range(2):
         life = History(7, elr=True)

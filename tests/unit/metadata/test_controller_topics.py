@@ -73,7 +73,7 @@ def with_topics(image: MetadataImage, *topics: CreatableTopic) -> MetadataImage:
     return apply(image, decision.records)
 
 
-def test_minus_one_in_a_create_topics_request_means_the_broker_default() -> None:
+def test_value_minus_one_in_a_create_topics_request_means_the_broker_default() -> None:
     decision = create(cluster(1), wanted("t", -1, -1))
     result = decision.reply.topics[0]
     assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 3, 1)
@@ -94,13 +94,13 @@ def test_validate_only_gives_the_same_answer_and_writes_no_record() -> None:
     assert dry.reply == real.reply
 
 
-def test_a_manual_assignment_is_kept_unchanged() -> None:
+def test_new_topic_keeps_its_manual_assignment_unchanged() -> None:
     image = with_topics(cluster(1, 2, 3), wanted("t", -1, -1, {1: [3, 1], 0: [2, 3]}))
     assert [image.topics["t"].partitions[index].replicas for index in range(2)] == [(2, 3), (3, 1)]
     assert [image.topics["t"].partitions[index].leader for index in range(2)] == [2, 3]
 
 
-def test_a_fenced_replica_is_not_in_sync_and_does_not_lead() -> None:
+def test_replica_of_a_new_topic_on_a_fenced_broker_is_not_in_sync_and_does_not_lead() -> None:
     image = with_topics(cluster(1, 2, fenced=frozenset({1})), wanted("t", -1, -1, {0: [1, 2]}))
     partition = image.topics["t"].partitions[0]
     assert (partition.replicas, partition.isr, partition.leader) == ((1, 2), (2,), 2)
@@ -206,7 +206,7 @@ def test_topics_are_deleted_by_name_and_by_id() -> None:
     assert set(apply(image, decision.records).topics) == {"c"}
 
 
-def test_refused_topic_deletion_returns_an_error() -> None:
+def test_invalid_topic_deletion_is_refused_with_an_error_code() -> None:
     image = with_topics(cluster(1), wanted("a"), wanted("b"))
     known = image.topics["b"].topic_id
     cases: list[tuple[list[Any], list[ErrorCode]]] = [

@@ -49,7 +49,7 @@ def test_balance_moves_half_of_the_bytes_to_a_new_directory_with_few_moves() -> 
     assert len(moves) == 1
 
 
-def test_even_directories_need_no_move() -> None:
+def test_directories_with_equal_bytes_need_no_move() -> None:
     assert balance([A, B], placed(a=[100], b=[97])) == []
     assert balance([A], placed(a=[100])) == []
     assert balance([], {}) == []
@@ -99,7 +99,7 @@ def test_evacuation_moves_empty_replicas_too() -> None:
     assert len(evacuate("/a", [A, B], placed(a=[0]))) == 1
 
 
-def test_evacuation_without_room_names_the_replica_and_the_remedy() -> None:
+def test_evacuation_without_room_fails_with_an_error_that_names_the_replica_and_the_remedy() -> None:
     with pytest.raises(PlanError, match=r"has room for a-1 \(40 bytes\): free space"):
         evacuate("/a", [A, DirectoryState("/b", usable_bytes=39)], placed(a=[10, 40]))
     with pytest.raises(PlanError, match="add a directory"):

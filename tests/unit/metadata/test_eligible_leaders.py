@@ -64,7 +64,7 @@ def test_eligible_leaders_are_cleared_only_if_the_isr_reaches_the_new_min_insync
     assert eligible_after(image, min_isr(value)) == {"t": [(2,) if kept else ()]}
 
 
-def test_partition_without_a_leader_keeps_its_last_known_leader_when_eligible_leaders_are_cleared() -> None:
+def test_change_of_min_isr_does_not_clear_the_last_known_leader_of_a_leaderless_partition() -> None:
     image = image_of([partition((), (), last_known_elr=(2,))], [])
     assert clear_unsafe_eligible_leaders(image, [min_isr(3)], RULES) == []
 

@@ -77,7 +77,7 @@ def test_applying_records_never_changes_an_older_image() -> None:
     assert second.topics["a"] is first.topics["a"]
 
 
-def test_unchanged_maps_are_shared_with_the_previous_image() -> None:
+def test_new_image_shares_unchanged_maps_with_the_previous_image() -> None:
     first = after(*topic("a", ID_A), record(4, resource_type=2, resource_name="a", name="x", value="1"))
     second = apply(first, [record(20)])
     assert second.topics is first.topics
@@ -141,7 +141,7 @@ def test_a_broker_is_registered_changed_and_unregistered() -> None:
     assert apply(image, [record(1, broker_id=1, broker_epoch=5)]).brokers == {}
 
 
-def test_a_fencing_is_recorded_with_its_time_and_partitions() -> None:
+def test_fencing_of_a_broker_is_recorded_with_its_time_and_its_number_of_changed_partitions() -> None:
     up = record(17, broker_id=1, broker_epoch=5, fenced=-1)
     gone = record(17, broker_id=1, broker_epoch=5, fenced=1)
     changes = [record(5, partition_id=index, topic_id=ID_A, leader=2, isr=[2]) for index in range(2)]

@@ -41,7 +41,7 @@ def test_drain_moves_all_replicas_of_a_broker_and_no_other_replicas() -> None:
     assert [(move.partition[1], move.removing, move.adding) for move in moves] == [(1, (3,), (4,)), (2, (3,), (4,))]
 
 
-def test_draining_needs_as_many_other_brokers_as_there_are_replicas() -> None:
+def test_drain_is_refused_if_a_partition_has_more_replicas_than_there_are_other_brokers() -> None:
     with pytest.raises(PlanError, match="t-0 has 3 replicas, and no other broker"):
         drain(placed((1, 2, 3)), PLAIN, {3}, NO_SIZES)
 
@@ -82,13 +82,13 @@ def test_leader_balancing_can_pass_a_leadership_through_a_third_broker() -> None
     assert max(leaders.values()) <= 2
 
 
-def test_replicas_that_share_a_rack_are_moved_apart() -> None:
+def test_rebalance_moves_one_of_two_replicas_in_a_rack_to_another_rack() -> None:
     racks = {1: "a", 2: "a", 3: "b"}
     (move,) = rebalance(placed((1, 2)), racks, NO_SIZES)
     assert move.after == (1, 3)
 
 
-def test_no_move_puts_two_replicas_into_one_rack() -> None:
+def test_rebalance_never_puts_two_replicas_of_a_partition_into_one_rack() -> None:
     racks = {1: "a", 2: "b", 3: "b"}
     before = placed(*[(1, 2)] * 4)
     moves = rebalance(before, racks, NO_SIZES)
@@ -131,7 +131,7 @@ def test_every_partition_keeps_its_number_of_replicas_on_different_brokers(
 
 @given(clusters())
 @settings(max_examples=examples(200), deadline=None)
-def test_balance_without_racks_leaves_replica_counts_that_differ_by_at_most_one_without_needless_moves(
+def test_rebalance_without_racks_ends_with_replica_counts_that_differ_by_at_most_one(
     cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
 ) -> None:
     racks = dict.fromkeys(cluster[0])
@@ -156,7 +156,7 @@ def test_moves_never_reduce_the_number_of_racks_of_a_partition(
 
 @given(clusters())
 @settings(max_examples=examples(200), deadline=None)
-def test_second_rebalance_has_no_moves(
+def test_rebalance_directly_after_a_rebalance_has_no_moves(
     cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
 ) -> None:
     racks, before = cluster

@@ -120,7 +120,7 @@ def test_only_live_brokers_that_are_not_shutting_down_are_elected() -> None:
     ],
     ids=["eligible", "not eligible", "not the last leader", "the last leader", "no one last leader", "in sync"],
 )
-def test_a_returning_broker_leads_partitions_of_which_it_has_all_records(
+def test_returning_broker_leads_leaderless_partitions_whose_records_it_has(
     before: PartitionImage, coming: int, expected: str
 ) -> None:
     image = image_of(before, brokers="1!2!3!4!")
@@ -222,7 +222,7 @@ def test_min_isr_is_limited_to_the_number_of_replicas() -> None:
     ("configs", "static", "expected"),
     [({}, 3, 3), ({(4, ""): "2"}, 3, 2), ({(4, ""): "2", (4, "9"): "1"}, 3, 1), ({(2, "t"): "3", (4, ""): "2"}, 1, 3)],
 )
-def test_min_isr_comes_from_the_topic_then_dynamic_configs_then_the_file(
+def test_min_isr_is_looked_up_in_the_topic_then_in_dynamic_configs_then_in_the_file(
     configs: dict[tuple[int, str], str], static: int, expected: int
 ) -> None:
     image = image_of(partition("1234"))
@@ -246,7 +246,7 @@ def test_min_isr_comes_from_the_topic_then_dynamic_configs_then_the_file(
         (partition("123", "3", 3), "123", Election.UNCLEAN, "3 3//"),
     ],
 )
-def test_the_elected_leader_depends_on_the_type_of_election(
+def test_preferred_election_needs_an_in_sync_replica_and_unclean_election_any_live_replica(
     before: PartitionImage, brokers: str, election: Election, expected: str
 ) -> None:
     image = image_of(before, brokers, min_isr=1)
@@ -282,7 +282,7 @@ def test_a_replica_in_a_failed_directory_is_not_elected() -> None:
     ],
     ids=["smaller ISR", "smaller ISR in old clusters", "larger ISR", "fewer replicas", "another order", "nothing"],
 )
-def test_leader_epoch_rises_only_for_some_kinds_of_partition_changes(
+def test_leader_epoch_rises_if_replicas_are_removed_and_in_old_clusters_if_the_isr_shrinks(
     features: dict[str, int], wishes: dict[str, Any], epochs: tuple[int, int]
 ) -> None:
     before = partition("1234", "123" if wishes.get("isr") == [1, 2, 3, 4] else None)

@@ -28,7 +28,7 @@ def patterns(draw: st.DrawFn, depth: int = 1) -> str:
 
 # Patterns and texts are small: the time of Python's `re` grows exponentially with nested repetitions.
 @given(patterns(), st.lists(st.text("ab,", max_size=4), min_size=1, max_size=8))
-def test_match_is_the_one_of_a_backtracking_matcher(pattern: str, texts: list[str]) -> None:
+def test_pattern_with_groups_matches_the_same_texts_as_pythons_re(pattern: str, texts: list[str]) -> None:
     compiled = GroupPattern(pattern)
     assert compiled.groups == re.compile(pattern).groups
     for text in texts:
@@ -50,7 +50,7 @@ def test_match_is_the_one_of_a_backtracking_matcher(pattern: str, texts: list[st
         ("(?P<user>[a-z]{2,3}?)(.{0,2})", "abcd", ("ab", "cd")),
     ],
 )
-def test_groups_have_the_texts_that_the_order_of_choices_gives(
+def test_pattern_groups_have_the_same_texts_as_in_a_backtracking_matcher(
     pattern: str, text: str, groups: tuple[str, ...]
 ) -> None:
     found = GroupPattern(pattern).match(text)
@@ -58,6 +58,6 @@ def test_groups_have_the_texts_that_the_order_of_choices_gives(
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?=a)", "(a)\\1", "a**", "\\bx", "a*+"])
-def test_unsupported_pattern_is_refused(pattern: str) -> None:
+def test_group_pattern_with_unsupported_syntax_is_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match="regular expression"):
         GroupPattern(pattern)

@@ -49,7 +49,7 @@ def test_replicas_of_a_partition_are_in_different_racks(seed: int, factor: int) 
     assert set(Counter(replicas[0] for replicas in assignments).values()) == {2}
 
 
-def test_with_more_replicas_than_racks_a_rack_gets_several_replicas() -> None:
+def test_rack_gets_several_replicas_if_there_are_more_replicas_than_racks() -> None:
     assignments = place(brokers("a", "a", "b", "b"), 8, 3, Random(3))
     assert all(len(set(replicas)) == 3 for replicas in assignments)
 
@@ -62,7 +62,7 @@ def test_a_fenced_broker_never_leads_and_gets_replicas_only_if_needed(seed: int)
     assert all(replicas[2] == 2 for replicas in with_all)
 
 
-def test_a_seed_gives_the_same_placement_again() -> None:
+def test_placement_with_the_same_seed_gives_the_same_replicas() -> None:
     nodes = brokers("a", "b", "c", None)
     assert place(nodes, 20, 3, Random(9)) == place(nodes, 20, 3, Random(9))
 

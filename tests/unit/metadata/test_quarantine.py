@@ -93,11 +93,11 @@ def test_a_broker_that_the_operator_puts_in_quarantine_is_fenced_by_its_next_hea
     assert beat(image_of(WHOLE, configs=config), 3) is State.FENCED
 
 
-def test_an_empty_reason_is_no_quarantine() -> None:
+def test_broker_with_an_empty_quarantine_reason_is_not_in_quarantine() -> None:
     assert quarantine_reason(image_of(WHOLE, configs={(4, "3"): {QUARANTINED: ""}}), 3) is None
 
 
-def test_a_new_registration_stays_in_quarantine() -> None:
+def test_broker_in_quarantine_stays_in_quarantine_after_it_registers_again() -> None:
     after = after_quarantine(image_of(WHOLE))
     registration = Registration(3, bytes([7] * 16), ENDPOINTS, after.brokers[3].log_dirs)
     again = apply(after, register_broker(after, registration, RULES).records)
@@ -112,7 +112,7 @@ def test_a_snapshot_of_the_metadata_keeps_the_quarantine() -> None:
     assert quarantined(rebuilt) == {3: "lies"}
 
 
-def test_a_broker_in_quarantine_is_not_elected_even_uncleanly() -> None:
+def test_broker_in_quarantine_is_not_elected_even_in_an_unclean_election() -> None:
     alone = PartitionImage((3, 1, 2), (3,), -1, last_known_elr=(3,))
     image = after_quarantine(image_of(WHOLE))
     topic = TopicImage("t", ID, {0: alone})
@@ -136,36 +136,36 @@ def test_at_most_a_minority_of_the_brokers_is_in_quarantine() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_cluster_of_one_or_two_brokers_has_no_quarantine(count: int) -> None:
+def test_quarantine_is_refused_in_a_cluster_of_one_or_two_brokers(count: int) -> None:
     image = image_of(PartitionImage((9,), (9,), 9), brokers=count)
     assert quarantine_broker(image, 1, "lies", RULES).reply is not None
 
 
-def test_fenced_brokers_count_as_lost() -> None:
+def test_quarantine_is_refused_if_fenced_brokers_leave_no_majority_in_use() -> None:
     image = image_of(PartitionImage((1, 2), (1, 2), 1), brokers=3)
     image = replace(image, brokers={**image.brokers, 2: broker(2, fenced=True)})
     assert quarantine_broker(image, 3, "lies", RULES).reply == "without it, only 1 of 3 brokers are in use"
 
 
 @pytest.mark.parametrize("isr", [(3, 1), (3,)])
-def test_a_partition_keeps_the_replicas_that_it_needs_for_min_insync_replicas(isr: tuple[int, ...]) -> None:
+def test_quarantine_is_refused_if_a_partition_would_fall_below_min_insync_replicas(isr: tuple[int, ...]) -> None:
     image = image_of(PartitionImage((3, 1, 2), isr, 3))
     decision = quarantine_broker(image, 3, "lies", RULES)
     assert decision.records == []
     assert decision.reply == f"t-0 would have {len(isr) - 1} replicas in sync, but min.insync.replicas=2"
 
 
-def test_an_unknown_broker_is_refused() -> None:
+def test_quarantine_of_an_unregistered_broker_is_refused() -> None:
     assert quarantine_broker(image_of(WHOLE), 9, "lies", RULES).reply == "broker 9 is not registered"
 
 
-def test_a_long_reason_is_cut() -> None:
+def test_long_quarantine_reason_is_shortened_to_500_characters() -> None:
     image = image_of(WHOLE)
     after = apply(image, quarantine_broker(image, 3, "x" * 10_000, RULES).records)
     assert len(quarantine_reason(after, 3) or "") == 500
 
 
-def test_a_deleted_config_releases_the_broker() -> None:
+def test_deleting_the_quarantine_config_releases_the_broker() -> None:
     after = after_quarantine(image_of(WHOLE))
     config = api_44.AlterableConfig(name=QUARANTINED, config_operation=1, value=None)
     resource = api_44.AlterConfigsResource(resource_type=4, resource_name="3", configs=[config])

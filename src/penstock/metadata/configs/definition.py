@@ -17,7 +17,7 @@ ConfigValue = bool | int | float | str | tuple[str, ...] | None
 
 
 class ConfigError(ValueError):
-    """Raised if a config's value or name is refused; the message is for the user."""
+    """Raised if the name or the value of a config is refused; the message is for the user."""
 
     @staticmethod
     def invalid(name: str, value: object, *, remedy: str) -> ConfigError:

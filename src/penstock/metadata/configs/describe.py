@@ -67,7 +67,7 @@ def _inherited_topic_configs(settings: Settings) -> list[Described]:
 def describe_broker(settings: Settings) -> list[Described]:
     """Returns a row for every property of this broker.
 
-    This includes unknown properties from its file or its dynamic configs.
+    This includes unknown properties that are set in its properties file or its dynamic configs.
     """
     if "broker" not in settings.derived:
         names = {name for name, key in BROKER_CONFIGS.items() if not key.internal}

@@ -70,7 +70,7 @@ def validate_dynamic_settings(values: Mapping[str, str], *, per_broker: bool) ->
     if not per_broker:
         own = [name for name in values if update_mode(name) is UpdateMode.PER_BROKER and not _needs_prefix(name)]
         if own:
-            raise ConfigError(f"{_listed(own)} can't be set cluster-wide: name the broker to set them for.")
+            raise ConfigError(f"{_listed(own)} can't be set cluster-wide: set a value for each broker.")
     unprefixed = [name for name in values if _needs_prefix(name)]
     if unprefixed:
         raise ConfigError(

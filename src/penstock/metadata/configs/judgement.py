@@ -1,6 +1,7 @@
-"""Classifies each property of a server.properties file as honoured, ignored or refused, for `start` and `check`.
+"""Classifies each property of a server.properties file as honoured, ignored or refused.
 
-A property is refused if a node would not start with it, and ignored if the node would start but not use it.
+A property is refused if a node would not start with it, and ignored if the node would start but not use it. The
+commands `penstock start` and `penstock check` use this module.
 """
 
 from __future__ import annotations

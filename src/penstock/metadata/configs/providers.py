@@ -35,7 +35,7 @@ class Surroundings:
 
 
 def resolved(properties: Mapping[str, str], surroundings: Surroundings) -> dict[str, str]:
-    """Returns the properties with all references replaced, without the properties of the providers themselves.
+    """Returns the properties with all references replaced. The properties that define the providers are left out.
 
     Raises ConfigError. Its message names the property and shows no value.
     """
@@ -71,7 +71,7 @@ def _replaced(name: str, value: str, providers: Mapping[str, _Provider]) -> str:
                 parts.append(provider(path, key))
             except ConfigError as problem:
                 raise ConfigError(
-                    f"{name} has a reference of provider {provider_name} without a value: {problem}"
+                    f"{name} has a reference to provider {provider_name} without a value: {problem}"
                 ) from None
         done = end + 1
     return "".join((*parts, value[done:]))
@@ -106,11 +106,11 @@ def _of_environment(pattern: str, environment: Mapping[str, str]) -> _Provider:
     try:
         allowed = re.compile(pattern or ".*")
     except re.error as problem:
-        raise ConfigError(f"allowlist.pattern is not a pattern: {problem}.") from None
+        raise ConfigError(f"allowlist.pattern is not a regular expression: {problem}.") from None
 
     def value(path: str, key: str) -> str:
         if path:
-            raise ConfigError("a variable of the environment has no path: write ${provider:NAME}.")
+            raise ConfigError("an environment variable has no path: write ${provider:NAME}.")
         if key not in environment or not allowed.fullmatch(key):
             raise ConfigError(f"the environment has no variable {key}, or allowlist.pattern leaves it out.")
         return environment[key]
@@ -135,7 +135,7 @@ def _of_file(allowed: list[str], read: Callable[[str], str]) -> _Provider:
 def _of_directory(allowed: list[str], read: Callable[[str], str]) -> _Provider:
     def value(path: str, key: str) -> str:
         if not key or "/" in key or key in (".", ".."):
-            raise ConfigError("name a file of the directory: ${provider:/directory:file}.")
+            raise ConfigError("the reference names no file of the directory: write ${provider:/directory:file}.")
         text = _text(posixpath.join(_allowed(path, allowed), key), read)
         return text.rstrip("\r\n")  # Kafka trims values
 
@@ -144,7 +144,7 @@ def _of_directory(allowed: list[str], read: Callable[[str], str]) -> _Provider:
 
 def _allowed(path: str, allowed: list[str]) -> str:
     if not path:
-        raise ConfigError("name a path: ${provider:/path:key}.")
+        raise ConfigError("the reference names no path: write ${provider:/path:key}.")
     plain = posixpath.normpath(path)
     inside = any(plain == each or plain.startswith(each.rstrip("/") + "/") for each in allowed)
     if allowed and not (posixpath.isabs(plain) and inside):

@@ -147,7 +147,7 @@ class Settings:
         return self.list("log.dirs") or self.list("log.dir")
 
     def cordoned_log_dirs(self) -> frozenset[_Str]:
-        """Returns the log directories that take no new partitions."""
+        """Returns the log directories that get no new partitions."""
         named = set(map(_plain_path, self.list(CORDONED)))
         return frozenset(path for path in map(_plain_path, self.log_dirs) if "*" in named or path in named)
 
@@ -185,7 +185,8 @@ class Settings:
     def raw(self, name: _Str) -> _Str | None:
         """Returns the string in effect for exactly this name; its synonyms are not searched.
 
-        One exception: for a listener's setting (`listener.name.…`) that is not set, returns the general setting.
+        Exception: if `name` is a setting of one listener (`listener.name.…`) and is not set, returns the setting for
+        all listeners.
         """
         names = broker_synonyms(name) if name.startswith("listener.name.") else (name,)
         for values in (self._own, self._cluster, self.static):

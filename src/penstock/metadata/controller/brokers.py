@@ -119,7 +119,7 @@ def register_broker(
 
 
 def epoch_to_name(image: MetadataImage, registration: Registration) -> int | None:
-    """Returns the epoch that the registration must contain, but does not; None if the controller can accept it.
+    """Returns the broker epoch that is missing in the registration; None if the controller can accept the registration.
 
     A registration that would end the registered incarnation uncleanly must contain the epoch of that incarnation.
     Otherwise a late request, from a process that has already ended, could do harm. For example, a later incarnation has
@@ -141,9 +141,9 @@ def _as_registered(one: Registration | BrokerImage) -> tuple[Any, ...]:
 
 
 def _records_after_shutdown(image: MetadataImage, registration: Registration, rules: Rules) -> list[Any]:
-    """Returns the records that end the previous incarnation.
+    """Returns the records that end the previous incarnation of the broker.
 
-    After a clean shutdown, the broker still has everything that the previous incarnation wrote. After an unclean
+    After a clean shutdown, the broker still has all records that the previous incarnation wrote. After an unclean
     shutdown, it may have lost records that were not on disk.
     """
     broker_id = registration.broker_id

@@ -177,7 +177,8 @@ def _build(change: Change) -> PartitionChangeRecord | None:
 
 
 def complete_reassignment(target: _Target) -> None:
-    """Ends the reassignment once all replicas that stay are in sync: drops the replicas that are to be removed."""
+    """Ends the reassignment once all replicas that are to stay are in sync. Then drops the replicas that are to be
+    removed."""
     if not target.removing and not target.adding:
         return
     staying = [broker_id for broker_id in target.replicas if broker_id not in target.removing]

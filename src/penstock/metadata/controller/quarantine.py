@@ -1,7 +1,8 @@
 """Decides whether a broker is put in quarantine. A broker in quarantine is fenced until an operator releases it.
 
-A quarantine never costs availability: at most a minority of the brokers is in quarantine, and no partition loses a
-replica that it needs for min.insync.replicas. Otherwise a node could use the guard to harm the cluster.
+The guard, which finds replicas with damaged or wrong data, requests a quarantine. A quarantine never costs
+availability: at most a minority of the brokers is in quarantine, and no partition loses a replica that it needs for
+min.insync.replicas. Otherwise a node could use the guard to harm the cluster.
 """
 
 from __future__ import annotations

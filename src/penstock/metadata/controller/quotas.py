@@ -155,7 +155,8 @@ def _check_value(keys: Mapping[str, ConfigType], key: str, value: float) -> None
 def describe_client_quotas(
     image: MetadataImage, request: describe.DescribeClientQuotasRequest
 ) -> Iterator[list[describe.EntryData]]:
-    """Compares `ENTITIES_AT_ONCE` entities at a time with the filter, and yields a list of the matches."""
+    """Yields the quotas whose entity matches the filter, in one list for every `ENTITIES_AT_ONCE` entities that are
+    compared."""
     exact, any_of = _filters(request.components)
     entities = iter(image.client_quotas.items())
     while some := list(islice(entities, ENTITIES_AT_ONCE)):

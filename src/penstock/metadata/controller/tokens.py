@@ -104,7 +104,9 @@ def create_token(
 def _check_limits(image: MetadataImage, owner: str, renewers: int) -> None:
     tokens = image.delegation_tokens
     if renewers > MAX_RENEWERS or len(tokens) >= MAX_TOKENS:
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, "Too many renewers or delegation tokens: use fewer.")
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION, "The token has too many renewers, or the cluster too many tokens: use fewer."
+        )
     if sum(token.owner == owner for token in tokens.values()) >= MAX_TOKENS_PER_OWNER:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,

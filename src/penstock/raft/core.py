@@ -67,7 +67,7 @@ class Core:
 
     @property
     def is_electable(self) -> bool:
-        """Returns True if a voter set that may be in effect contains this replica.
+        """Returns True if this replica may stand for election: a voter set that may be in effect contains this replica.
 
         An uncommitted set does not remove a voter: a leader that removed itself and then crashed may have the only log
         with that change, and must lead once more to commit it.
@@ -90,9 +90,8 @@ class Core:
         self.effects.append(RoleChanged(state.name, state.epoch, state.leader_id))
 
     def _save(self) -> None:
-        """Emits SaveState if the vote, the epoch or the leader changed. `Raft` holds back later effects until the state
-        is on disk.
-        """
+        """Emits the effect SaveState if the vote, the epoch or the leader changed. `Raft` holds back later effects
+        until the state is on disk."""
         wanted = _quorum_state(self.state)
         if wanted != self.saved:
             self.saved = wanted
@@ -112,8 +111,8 @@ class Core:
             )
 
     def become_unattached(self, epoch: int, voted: ReplicaKey | None = None) -> None:
-        """Becomes unattached in `epoch`. An unattached replica keeps its election deadline: a new epoch does not extend
-        it."""
+        """Makes this replica unattached in `epoch`. It keeps its election deadline: a new epoch does not extend the
+        deadline."""
         state = self.state
         waiting = isinstance(state, Unattached) and voted is None
         if voted is None and epoch == state.epoch:

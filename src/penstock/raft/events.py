@@ -163,8 +163,10 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Tells the caller to fill in records and snapshot bytes, and to send the answer to the request `ticket`, all
-    before the next step."""
+    """Tells the caller to send the answer to the request `ticket` before the next step.
+
+    The caller first fills in the records or the snapshot bytes.
+    """
 
     ticket: int
     answer: Answer
@@ -238,7 +240,7 @@ Effect = (
 
 @dataclass(frozen=True, slots=True)
 class LeaderChange:
-    """Holds the content of an epoch's first batch.
+    """Holds the content of the first batch of an epoch.
 
     With `bootstrap` the batch also contains the first set of voters of the log.
     """

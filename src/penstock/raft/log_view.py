@@ -68,8 +68,10 @@ class LogView:
         self._anchor()
 
     def _anchor(self) -> None:
-        """Adds the epoch of the snapshot's last record to the epochs. Does this only if the log starts at the
-        snapshot's end: in this case that record comes directly before the log's first record."""
+        """Adds the epoch of the snapshot's last record to the epochs, if the log starts at the snapshot's end.
+
+        In this case the snapshot's last record comes directly before the log's first record.
+        """
         snapshot = self.snapshot
         if snapshot is None or self.start_offset != snapshot.offset:
             return

@@ -126,8 +126,10 @@ class Replicas:
                     del self._latest[replica.key.node_id]
 
     def heard_until_ms(self, voters: VoterSet) -> int | None:
-        """Returns the latest time such that a majority (the leader included) has fetched at or after it; None if the
-        leader alone is a majority."""
+        """Returns the latest time since which a majority of the voters, including the leader, has fetched.
+
+        Returns None if the leader alone is a majority.
+        """
         others = sorted((max(r.last_fetch_ms, self.since_ms) for r in self.of_voters(voters)), reverse=True)
         needed = voters.majority - (1 if voters.has(self.me) else 0)
         return others[needed - 1] if needed > 0 else None

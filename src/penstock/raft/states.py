@@ -67,7 +67,7 @@ class Election:
 
 @dataclass(slots=True)
 class Unattached:
-    """Knows the epoch, may have voted in it, and waits for a leader."""
+    """Describes a replica that knows the epoch and waits for a leader. The replica may have voted in this epoch."""
 
     epoch: int
     deadline_ms: int
@@ -81,7 +81,7 @@ class Unattached:
 
 @dataclass(slots=True)
 class Prospective:
-    """Asks in a pre-vote whether it would get the votes, before it starts a new epoch."""
+    """Describes a replica that asks in a pre-vote whether it would win, before it starts a new epoch."""
 
     epoch: int
     deadline_ms: int
@@ -107,7 +107,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class Download:
-    """Holds a snapshot that is being fetched from the leader."""
+    """Holds the progress of a snapshot that is being fetched from the leader."""
 
     snapshot: OffsetAndEpoch
     position: int = 0
@@ -161,7 +161,10 @@ class Leader:
 
 @dataclass(slots=True)
 class Resigned:
-    """Led this epoch and has resigned. Does not vote in this epoch, and asks the voters to elect another leader."""
+    """Describes a replica that led this epoch and has resigned.
+
+    The replica does not vote in this epoch, and asks the voters to elect another leader.
+    """
 
     epoch: int
     deadline_ms: int

@@ -189,7 +189,7 @@ def test_candidate_outside_the_voter_set_is_refused_while_the_leader_responds() 
         assert raft.core.saved == before
 
 
-def test_candidate_that_this_log_does_not_list_gets_the_vote_when_no_leader_is_known() -> None:
+def test_candidate_outside_the_known_voter_set_gets_the_vote_if_no_leader_is_known() -> None:
     raft = replica(1, 2, 3)
     assert asked(raft, vote_of(voter(4).key, 2)) is ErrorCode.NONE
     assert raft.core.saved == QuorumState(2, -1, voter(4).key)
@@ -198,7 +198,7 @@ def test_candidate_that_this_log_does_not_list_gets_the_vote_when_no_leader_is_k
 
 
 @pytest.mark.parametrize("goes", ["says so", "resigned", "closes the connection"])
-def test_candidate_that_this_log_does_not_list_gets_the_vote_once_the_leader_is_gone(goes: str) -> None:
+def test_candidate_outside_the_known_voter_set_gets_the_vote_once_the_leader_is_gone(goes: str) -> None:
     raft = follower_of_two()
     fetch_id = max(raft.core.peers._flights)
     assert asked(raft, vote_of(voter(4).key, 2)) is ErrorCode.INCONSISTENT_VOTER_SET
@@ -213,7 +213,7 @@ def test_candidate_that_this_log_does_not_list_gets_the_vote_once_the_leader_is_
     assert raft.core.saved == QuorumState(2, -1, voter(4).key)
 
 
-def test_only_voters_can_be_candidate_or_leader_of_a_quorum_with_static_voters() -> None:
+def test_quorum_with_static_voters_refuses_candidates_and_leaders_that_are_not_voters() -> None:
     raft = replica(1, 2, 3, dynamic=False)
     assert asked(raft, vote_of(voter(4).key, 2)) is ErrorCode.INCONSISTENT_VOTER_SET
     assert asked(raft, BeginEpoch(voter(1).key, 4, 2)) is ErrorCode.INCONSISTENT_VOTER_SET
@@ -266,7 +266,7 @@ def test_node_that_returns_with_another_directory_is_listed_as_one_observer() ->
     assert [one.key.directory_id for one in replicas.observers(voters)] == [b"\x02" * 16]
 
 
-def test_forged_directories_of_a_static_voter_expire_like_observers() -> None:
+def test_replicas_with_forged_directories_of_a_static_voter_expire_like_observers() -> None:
     replicas = Replicas(voter(1).key, since_ms=0)
     voters = VoterSet.of(map(Voter, (1, 2, 3)))
     for number in range(100):

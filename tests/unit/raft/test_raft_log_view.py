@@ -27,7 +27,7 @@ def view() -> LogView:
         (10, 9, Diverging(OffsetAndEpoch(10, 4))),
     ],
 )
-def test_comparison_with_another_log_finds_a_prefix_or_the_epoch_end_where_the_logs_diverge(
+def test_comparison_with_a_diverging_log_returns_the_end_of_the_last_shared_epoch(
     offset: int, last_epoch: int, expected: Diverging | None
 ) -> None:
     assert view().compare(offset, last_epoch) == expected
@@ -46,7 +46,7 @@ def test_a_follower_truncates_to_the_end_of_the_shared_epoch(end: OffsetAndEpoch
     assert view().cut_for(end) == cut
 
 
-def test_a_truncation_removes_the_epochs_that_start_after_it() -> None:
+def test_truncation_of_the_raft_log_removes_epochs_that_start_at_or_after_its_new_end() -> None:
     log = view()
     log.truncate_to(6)
     assert (log.end_offset, log.last_epoch) == (6, 3)
@@ -56,14 +56,14 @@ def test_a_truncation_removes_the_epochs_that_start_after_it() -> None:
     assert log.end_offset_for(6) == OffsetAndEpoch(5, 1)
 
 
-def test_a_log_is_not_truncated_during_an_fsync() -> None:
+def test_truncating_the_raft_log_during_an_fsync_raises_an_invariant_error() -> None:
     log = view()
     log.append(Batch(10, 10, 4, "unflushed"))
     with pytest.raises(InvariantError):
         log.truncate_to(9)
 
 
-def test_a_fetch_below_the_log_start_gets_the_snapshot() -> None:
+def test_follower_below_the_log_start_is_told_to_fetch_the_snapshot() -> None:
     log = view()
     log.snapshot_taken(OffsetAndEpoch(8, 3), 8)
     assert log.compare(7, 3) == Behind(OffsetAndEpoch(8, 3))
@@ -80,7 +80,7 @@ def test_log_that_starts_at_its_snapshot_has_the_epoch_of_the_record_before_its_
     assert LogView(start_offset=8, end_offset=8, snapshot=OffsetAndEpoch(8, 3)).last_epoch == 3
 
 
-def test_installing_a_snapshot_empties_the_log() -> None:
+def test_installing_a_snapshot_empties_the_raft_log() -> None:
     log = view()
     log.reset(OffsetAndEpoch(30, 6))
     assert (log.start_offset, log.end_offset, log.flushed_offset, log.last_epoch) == (30, 30, 30, 6)

@@ -78,7 +78,7 @@ def test_leader_limits_the_size_of_a_snapshot_chunk_that_a_replica_asks_for() ->
     assert chunk.max_bytes == 1000
 
 
-def test_preferring_a_listener_changes_nothing_for_a_voter_without_endpoints() -> None:
+def test_voter_without_endpoints_is_unchanged_if_a_listener_is_preferred() -> None:
     assert Voter(1).preferring("CONTROLLER") == Voter(1)
 
 
@@ -111,7 +111,7 @@ def test_a_proposal_of_an_old_epoch_is_refused() -> None:
     assert raft.step(Propose(7, 0, ((1, "late"),)), 0) == [Refuse(7, ErrorCode.NOT_LEADER_OR_FOLLOWER, 1)]
 
 
-def test_proposals_beyond_the_limit_are_refused() -> None:
+def test_proposals_beyond_the_limit_of_uncommitted_records_are_refused() -> None:
     raft = alone(RaftConfig(max_uncommitted_records=2))
     lead(raft)
     assert isinstance(raft.step(Propose(1, 1, ((2, "fits"),)), 0)[0], Append)
@@ -159,7 +159,7 @@ def test_a_parked_fetch_is_answered_on_new_records_or_after_its_maximum_wait() -
     assert woken == [FetchAnswer(ErrorCode.NONE, 1, 1, 3, read_from=3, max_bytes=fetch.max_bytes)]
 
 
-def test_fetch_with_another_epoch_gets_fenced_or_unknown_leader_epoch() -> None:
+def test_fetch_with_an_older_epoch_is_fenced_and_a_fetch_with_a_newer_epoch_gets_unknown_leader_epoch() -> None:
     raft = alone()
     lead(raft)
     fetch = Fetch(voter(2).key, 1, 3, 1, 3, 500)
@@ -196,7 +196,7 @@ def test_a_leader_with_new_endpoints_records_them_once_the_last_change_of_voters
         assert member.high_watermark == 4
 
 
-def test_an_update_for_an_unknown_voter_is_refused() -> None:
+def test_update_raft_voter_for_an_unknown_voter_is_refused() -> None:
     raft = alone()
     lead(raft)
     answer = answers(raft.step(Received(1, UpdateVoter(1, voter(9))), 0))[0]
@@ -238,7 +238,7 @@ def test_a_leader_forgets_observers_that_stopped_fetching() -> None:
     assert describe(raft.core).observers == ()
 
 
-def test_a_follower_restarts_as_a_follower() -> None:
+def test_restarted_follower_follows_its_leader_in_the_same_epoch() -> None:
     me = voter(2)
     raft = Raft(
         RaftConfig(),

@@ -21,7 +21,7 @@ from penstock.raft.voters import ReplicaKey, VoterSet
         pytest.param(0, 10, 0, 400, id="an empty log at the fetch before"),
     ],
 )
-def test_follower_is_caught_up_at_the_log_end_of_the_leader_now_or_at_the_previous_fetch(
+def test_follower_that_reaches_the_leaders_end_at_its_previous_fetch_was_caught_up_at_that_fetch(
     offset: int, leader_end: int, earlier_end: int, expected: int
 ) -> None:
     found = caught_up_at(offset, leader_end, 500, earlier_end=earlier_end, earlier_ms=400, caught_up_ms=300)

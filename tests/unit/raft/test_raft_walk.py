@@ -24,13 +24,13 @@ SLOW_SEEDS = 3000
 MAX_SEEDS_FOR_A_BUG = 600
 
 
-def test_no_invariant_is_violated_on_random_schedules() -> None:
+def test_raft_violates_no_invariant_on_random_schedules() -> None:
     run_seeds(0, FAST_SEEDS)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_no_invariant_is_violated_on_thousands_of_random_schedules() -> None:
+def test_raft_violates_no_invariant_on_thousands_of_random_schedules() -> None:
     run_seeds(10_000, SLOW_SEEDS)
     for mix in (YOUNG_LEADERS, DYING_VOTERS):
         run_seeds(0, SLOW_SEEDS // 20, mix)

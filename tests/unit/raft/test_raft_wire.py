@@ -65,7 +65,7 @@ ANSWERS: list[tuple[int, Request, Answer]] = [
 
 
 @pytest.mark.parametrize(("key", "request_"), REQUESTS, ids=lambda value: type(value).__name__)
-def test_a_request_survives_encoding_and_decoding(key: int, request_: Request) -> None:
+def test_quorum_request_survives_encoding_and_decoding(key: int, request_: Request) -> None:
     version = APIS[key].latest_stable
     message = request_to_wire(request_, "cluster", ME)
     assert message.cluster_id == "cluster"
@@ -74,7 +74,7 @@ def test_a_request_survives_encoding_and_decoding(key: int, request_: Request) -
 
 
 @pytest.mark.parametrize(("key", "request_", "answer"), ANSWERS)
-def test_an_answer_survives_encoding_and_decoding(key: int, request_: Request, answer: Answer) -> None:
+def test_quorum_answer_survives_encoding_and_decoding(key: int, request_: Request, answer: Answer) -> None:
     version = APIS[key].latest_stable
     message = answer_to_wire(request_, answer, b"", ME)
     decoded = decode(response_class(key), version, encode(message, version))

@@ -75,7 +75,7 @@ def after(state: MoveState, event: MoveEvent) -> MoveState:
 
 
 class Action(Enum):
-    """Names the broker's next action after a request to move a replica."""
+    """Names the action that the broker takes after a request to move a replica."""
 
     NOTHING = "nothing"
     REMEMBER = "create the replica in this directory once it is assigned"
@@ -131,9 +131,10 @@ def decide(
 
 
 def tail_bytes(log_bytes: int) -> int:
-    """Returns how many bytes a future log may still lack when it counts as caught up with a log of `log_bytes` bytes.
+    """Returns the number of bytes that a future log may still lack when it counts as caught up with a log of
+    `log_bytes`.
 
-    These bytes are copied during the swap, in one step. They are few, so that the step is short.
+    The swap copies these bytes without a pause. They are few, so that the swap is short.
     """
     return min(MAX_TAIL_BYTES, max(MIN_TAIL_BYTES, log_bytes // 4))
 

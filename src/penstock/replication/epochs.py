@@ -15,11 +15,11 @@ def check_leader_epoch(asked: int, leader_epoch: int) -> None:
 
 
 def newest_epoch_end(epoch: int, leader_epoch: int, latest: int | None, log_end: int) -> tuple[int, int] | None:
-    """Returns the largest epoch at or below `epoch`, and the log end as the end offset of this epoch. Returns None if
-    this epoch does not end at the log end; the caller then looks into the leader epoch cache.
+    """Returns the largest epoch at or below `epoch` with the log end as its end offset.
 
-    `latest` is the last epoch in that cache. The leader's own epoch is in the cache only after its first batch, so the
-    cache alone can't answer for the newest epoch.
+    Returns None if this epoch does not end at the log end; the caller then looks into the leader epoch cache. `latest`
+    is the last epoch in that cache. The leader's own epoch is in the cache only after its first batch, so the cache
+    alone can't answer for the newest epoch.
     """
     if epoch == leader_epoch:
         return epoch, log_end

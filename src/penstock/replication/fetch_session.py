@@ -1,6 +1,6 @@
 """Keeps the follower's side of a fetch session (KIP-227).
 
-It knows which partitions the leader's session has, and which partitions the next request must contain.
+The session knows which partitions the leader has in its session, and which partitions the next request must contain.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class ReplicaSession:
         return list(self.changed)
 
     def named(self, key: Key) -> None:
-        """Notes that the next request contains this partition. The leader then adds the partition to its session."""
+        """Notes that the next request contains this partition, so that the leader adds the partition to its session."""
         self._known.add(key)
 
     def ask(self) -> list[ForgottenTopic]:

@@ -36,7 +36,7 @@ _WAIT_FOR_IMAGE = frozenset(
 
 
 class Verdict(Enum):
-    """Names the leader's next action after the controller has refused a change of the ISR."""
+    """Names the action that the leader takes after the controller has refused a change of the ISR."""
 
     DROPPED = "dropped"
     WAIT = "wait"
@@ -113,12 +113,12 @@ class Proposal:
     expands: bool
 
     def counts_when_granted(self, partition_epoch: int) -> bool:
-        """Returns True if the new set takes effect with the controller's answer; False if the leader must wait until
-        the metadata image has the new set.
+        """Returns True if the new in-sync set takes effect with the controller's answer.
 
-        A smaller set has to wait for the image. The controller's answer may reach the leader before a change of
-        min.insync.replicas does. The controller has already used the new value to choose eligible leaders. A leader
-        that still has the old value could commit records that an eligible leader lacks.
+        Returns False for a smaller set, which takes effect only with the metadata image. The reason: the controller's
+        answer may reach the leader before a change of min.insync.replicas does. The controller has already used the new
+        value to choose eligible leaders. A leader that still has the old value could commit records that an eligible
+        leader lacks.
         """
         return self.expands or partition_epoch <= self.partition_epoch
 

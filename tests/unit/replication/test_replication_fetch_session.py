@@ -41,7 +41,7 @@ def test_partition_is_removed_from_a_fetch_session_once_and_only_if_the_session_
     assert ask(session, B) == ([], [])
 
 
-def test_a_partition_that_returns_before_the_next_request_is_not_removed() -> None:
+def test_partition_that_is_followed_again_before_the_next_fetch_stays_in_the_session() -> None:
     session = begun(A, B)
     session.leave(A)
     session.come_back(A)
@@ -49,14 +49,14 @@ def test_a_partition_that_returns_before_the_next_request_is_not_removed() -> No
     assert ask(session, A, B) == ([A], [])
 
 
-def test_a_partition_that_leaves_after_its_position_changed_is_removed_and_not_fetched() -> None:
+def test_partition_that_leaves_a_session_after_its_fetch_position_changed_is_not_fetched() -> None:
     session = begun(A, B)
     session.mention(A)
     session.leave(A)
     assert ask(session, B) == ([], [A])
 
 
-def test_epochs_count_from_one_and_the_last_epoch_is_followed_by_epoch_one() -> None:
+def test_epoch_of_a_fetch_session_starts_at_one_and_wraps_from_the_largest_epoch_to_one() -> None:
     session = begun(A)
     assert (session.id, session.epoch) == (7, 1)
     session.answered(7)

@@ -54,7 +54,7 @@ def test_a_follower_truncates_to_the_last_offset_it_may_share_with_the_leader(
         (0, 0, 0, Reset(ResetKind.STAY, 0)),
     ],
 )
-def test_follower_truncates_or_starts_again_or_stays_after_offset_out_of_range(
+def test_follower_after_offset_out_of_range_truncates_to_the_leaders_end_or_restarts_at_its_start(
     log_end: int, start: int, end: int, expected: Reset
 ) -> None:
     assert reset(log_end, start, end) == expected
@@ -85,7 +85,7 @@ def test_fetch_answer_is_used_only_if_the_log_still_ends_at_the_fetched_offset(
     assert answer(asked, log_end, *diverging) is expected
 
 
-def test_error_of_the_followers_own_log_is_final_and_an_error_of_fetched_records_is_not() -> None:
+def test_follower_retries_after_an_error_of_fetched_records_but_not_after_an_error_of_its_own_log() -> None:
     assert [is_final(code) for code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)] == [
         True,
         True,

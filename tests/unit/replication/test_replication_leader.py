@@ -198,7 +198,7 @@ def test_the_low_watermark_ignores_dead_replicas() -> None:
     assert leader.low_watermark(8, lambda node: False) == 8
 
 
-def test_lag_ms_counts_from_the_last_caught_up_time_or_from_the_start_of_following() -> None:
+def test_lag_of_a_follower_that_never_caught_up_counts_from_the_start_of_the_leadership() -> None:
     leader = leading((1, 2), now_ms=10_000)
     fetch(leader, 2, 10, end=10, now_ms=11_000)
     fetch(leader, 3, 4, end=10, now_ms=11_000)

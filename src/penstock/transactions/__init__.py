@@ -1,4 +1,4 @@
-"""Decides for the transactional ids of one partition of `__transaction_state`.
+"""Makes the decisions of the transaction coordinator for one partition of `__transaction_state`.
 
 Pure: takes an event and the time, and returns records, answers and markers to write. Invariants: only
 `TransactionShard.apply` changes durable state, both for new records and in a replay. Every change of state is listed in

@@ -149,7 +149,7 @@ def epoch_after(shard: TransactionShard, owner: Owner) -> Owner:
 
 
 def _next(owner: Owner) -> dict[str, int]:
-    """Returns the fields `next_producer_id` and `next_epoch` that name `owner` as the transaction's next producer.
+    """Returns the fields `next_producer_id` and `next_epoch`, which make `owner` the transaction's next producer.
 
     Epoch 0, the first epoch of a new producer id, is written as NO_PRODUCER_EPOCH.
     """

@@ -76,7 +76,7 @@ def _initialize(
         return Answer(ErrorCode.CONCURRENT_TRANSACTIONS)
     if txn.state is State.ONGOING and keep:
         if expected not in (None, txn.owner):
-            raise KafkaError(ErrorCode.PRODUCER_FENCED, "Another producer has taken the transactional id.")
+            raise _taken()
         return take_over(shard, turn, txn, timeout_ms)
     if txn.state is State.ONGOING:
         fence(shard, turn, txn)
@@ -89,13 +89,19 @@ def _initialize(
 def _check_owner(txn: Transaction, expected: Owner) -> None:
     """Raises KafkaError unless the producer owns the transactional id.
 
-    Does not check the epoch: this is done later, when the epoch is bumped.
+    Does not check the epoch. The epoch is checked later, when it is bumped.
     """
     if expected.producer_id == txn.owner.producer_id:
         return
     if expected.producer_id == txn.previous_producer_id and used_up(expected.producer_epoch):
         return  # it may have missed the answer with its new id
-    raise KafkaError(ErrorCode.PRODUCER_FENCED, "Another producer has taken the transactional id.")
+    raise _taken()
+
+
+def _taken() -> KafkaError:
+    return KafkaError(
+        ErrorCode.PRODUCER_FENCED, "Another producer has taken the transactional id: close this producer."
+    )
 
 
 def _renew(

@@ -87,7 +87,8 @@ class TransactionShard:
     # --- load and unload
 
     def loaded(self, turn: Turn) -> None:
-        """Resumes after a load: writes markers of decided transactions again, starts timeouts of open transactions."""
+        """Resumes after a load: writes the markers of decided transactions again, and starts the timeouts of open
+        transactions."""
         for txn in self.transactions.values():
             if txn.state in DECIDED:
                 turn.send_markers(txn)

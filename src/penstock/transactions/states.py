@@ -26,7 +26,7 @@ class State(IntEnum):
 
     @property
     def label(self) -> str:
-        """Returns the name that requests and tools use."""
+        """Returns the state's name as requests and tools write it."""
         return LABELS[self]
 
 

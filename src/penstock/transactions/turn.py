@@ -1,4 +1,4 @@
-"""Defines the `Turn`: one event (a request or a timer) that is being decided, its time, and the effects it collects."""
+"""Defines the `Turn`: the decision on one event (a request or a timer), with its time and its effects."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ if TYPE_CHECKING:
 
 
 class Markers(NamedTuple):
-    """An effect of a decision: the runtime writes the transaction's markers to its partitions.
-
-    It writes them when the records of the decision are committed.
-    """
+    """Tells the runtime to write the transaction's markers to its partitions, once the records of the decision are
+    committed."""
 
     transactional_id: str
     producer_id: int

@@ -125,7 +125,7 @@ def test_ending_the_transaction_of_another_producer_is_refused(state: State, ver
     assert len(driver.journal) == written
 
 
-def test_an_unknown_transactional_id_cannot_end_a_transaction() -> None:
+def test_end_txn_with_an_unknown_transactional_id_is_refused() -> None:
     driver = Driver()
     assert driver.commit(Answer(NONE, 1, 0)).code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert driver.end(Answer(NONE, 1, 0), True, name="").code is ErrorCode.INVALID_REQUEST

@@ -11,7 +11,7 @@ NONE, FENCED, CONCURRENT = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED, ErrorCode.
 LAST_EPOCH = MAX_PRODUCER_EPOCH - 1  # the last epoch that a client gets
 
 
-def test_the_first_producer_of_an_id_gets_a_new_producer_id_and_epoch_0() -> None:
+def test_first_producer_of_a_transactional_id_gets_a_new_producer_id_and_epoch_0() -> None:
     driver = Driver()
     assert driver.init() == Answer(NONE, 1000, 0)
     txn = driver.transaction()
@@ -30,7 +30,7 @@ def test_next_producer_gets_the_next_epoch_and_fences_the_previous_producer() ->
 
 
 @pytest.mark.parametrize("state", [State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
-def test_a_producer_that_starts_after_a_finished_transaction_is_in_state_empty(state: State) -> None:
+def test_transactional_id_is_empty_after_a_new_producer_starts_after_a_finished_transaction(state: State) -> None:
     driver = Driver()
     before = driver.in_state(state)
     assert driver.init() == Answer(NONE, 1000, before.producer_epoch + 1)
@@ -39,7 +39,7 @@ def test_a_producer_that_starts_after_a_finished_transaction_is_in_state_empty(s
 
 
 @pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.PREPARE_ABORT])
-def test_a_producer_that_starts_while_markers_are_written_gets_concurrent_transactions(state: State) -> None:
+def test_init_producer_id_gets_concurrent_transactions_while_markers_are_written(state: State) -> None:
     driver = Driver()
     driver.in_state(state)
     journal = len(driver.journal)
@@ -48,7 +48,7 @@ def test_a_producer_that_starts_while_markers_are_written_gets_concurrent_transa
 
 
 @pytest.mark.parametrize("server_version", [0, 1, 2])
-def test_a_producer_that_starts_aborts_the_open_transaction_first(server_version: int) -> None:
+def test_init_producer_id_aborts_the_open_transaction_of_the_previous_producer(server_version: int) -> None:
     driver = Driver(server_version=server_version)
     zombie = driver.in_state(State.ONGOING)
     assert driver.init() == Answer(CONCURRENT)
@@ -97,7 +97,7 @@ def test_producer_that_continues_with_its_id_and_epoch_gets_the_next_epoch() -> 
     assert driver.init(expected=who) == Answer(NONE, 1000, 1)
 
 
-def test_a_retry_of_a_continuing_producer_gets_the_same_epoch() -> None:
+def test_retried_init_producer_id_of_a_continuing_producer_gets_the_same_epoch() -> None:
     driver = Driver()
     who = driver.init()
     assert driver.init(expected=who) == driver.init(expected=who) == Answer(NONE, 1000, 1)

@@ -66,7 +66,7 @@ def test_replaying_the_transaction_log_once_or_twice_gives_the_same_state(seed: 
 
 
 @pytest.mark.parametrize("state", REACHABLE)
-def test_a_new_coordinator_completes_only_decided_transactions(state: State) -> None:
+def test_new_coordinator_completes_only_prepared_transactions(state: State) -> None:
     driver = Driver()
     driver.in_state(state)
     after = driver.reload()
@@ -115,7 +115,7 @@ def test_an_unused_transactional_id_expires(state: State) -> None:
     driver.expire("never seen")
 
 
-def test_describe_returns_open_transactions() -> None:
+def test_describe_transactions_returns_open_transactions() -> None:
     driver = Driver()
     who = driver.init()
     driver.add(who, T1, T0, ("a", 2))
@@ -127,7 +127,7 @@ def test_describe_returns_open_transactions() -> None:
     assert describe(driver.shard, "").error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_list_filters_by_state_producer_age_and_name() -> None:
+def test_list_transactions_filters_by_state_producer_age_and_name() -> None:
     driver = Driver()
     driver.add(driver.init("old"), name="old")
     driver.advance(100)

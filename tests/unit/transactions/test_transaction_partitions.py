@@ -9,7 +9,7 @@ NONE = ErrorCode.NONE
 
 
 @pytest.mark.parametrize("state", [State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
-def test_the_first_partition_starts_a_transaction(state: State) -> None:
+def test_adding_the_first_partition_starts_a_transaction(state: State) -> None:
     driver = Driver()
     who = driver.in_state(state)
     driver.advance(5)
@@ -19,7 +19,7 @@ def test_the_first_partition_starts_a_transaction(state: State) -> None:
     assert txn.start_ms == txn.update_ms == WALL_START_MS + 5
 
 
-def test_adding_partitions_keeps_the_start_time() -> None:
+def test_adding_partitions_keeps_the_start_time_of_the_transaction() -> None:
     driver = Driver()
     who = driver.in_state(State.ONGOING)
     driver.advance(5)
@@ -39,7 +39,7 @@ def test_adding_a_partition_again_writes_no_record() -> None:
 
 @pytest.mark.parametrize("version", [V1, V2])
 @pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.PREPARE_ABORT])
-def test_no_partition_is_added_while_markers_are_written(state: State, version: int) -> None:
+def test_adding_a_partition_is_refused_while_markers_are_written(state: State, version: int) -> None:
     driver = Driver()
     who = driver.in_state(state, version=version)
     assert driver.add(who) is ErrorCode.CONCURRENT_TRANSACTIONS
@@ -55,7 +55,7 @@ def test_no_partition_is_added_while_markers_are_written(state: State, version: 
         (1000, +1, ErrorCode.PRODUCER_FENCED),
     ],
 )
-def test_only_the_owner_of_the_id_adds_or_verifies_partitions(
+def test_only_the_owner_of_a_transactional_id_may_add_and_verify_partitions(
     state: State, producer_id: int, epoch_shift: int, code: ErrorCode
 ) -> None:
     driver = Driver()

@@ -19,7 +19,9 @@ FOLLOWERS = {
 
 @pytest.mark.parametrize("before", State)
 @pytest.mark.parametrize("after", State)
-def test_transaction_makes_only_the_transitions_of_the_table(before: State, after: State) -> None:
+def test_transition_outside_of_the_table_of_transaction_states_raises_an_invariant_error(
+    before: State, after: State
+) -> None:
     txn = Transaction("tx", 1, 0, 1000, before)
     assert (before in COMES_FROM[after]) == (after in FOLLOWERS[before])
     if after in FOLLOWERS[before]:
@@ -36,7 +38,7 @@ def test_every_transaction_state_is_reachable_and_only_state_dead_is_final() -> 
     assert COMES_FROM[State.DEAD] == AT_REST
 
 
-def test_states_are_spelled_and_numbered_as_kafka_does() -> None:
+def test_transaction_states_have_the_names_and_numbers_of_kafka() -> None:
     assert [state.label for state in State] == [
         "Empty",
         "Ongoing",
@@ -50,7 +52,7 @@ def test_states_are_spelled_and_numbered_as_kafka_does() -> None:
     assert BY_LABEL["PrepareEpochFence"] == 7
 
 
-def test_a_transition_keeps_the_previous_producer_id() -> None:
+def test_transition_to_a_new_producer_id_records_the_previous_producer_id() -> None:
     txn = Transaction("tx", 7, 3, 1000).to(State.EMPTY, 5, producer_id=8, producer_epoch=0)
     assert (txn.previous_producer_id, txn.producer_id, txn.update_ms) == (7, 8, 5)
 

@@ -29,13 +29,13 @@ def test_two_phase_commit_is_refused_unless_enabled() -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, TIMEOUT_MS, NO_TRANSACTION_TIMEOUT_MS])
-def test_a_two_phase_producer_has_no_timeout(timeout_ms: int) -> None:
+def test_transactions_of_a_two_phase_commit_producer_have_no_timeout(timeout_ms: int) -> None:
     driver = Driver(config=ENABLED)
     assert driver.init(two_phase=True, timeout_ms=timeout_ms) == Answer(NONE, 1000, 0)
     assert driver.transaction().timeout_ms == NO_TRANSACTION_TIMEOUT_MS
 
 
-def test_a_two_phase_transaction_stays_open_until_it_is_ended() -> None:
+def test_two_phase_commit_transaction_stays_open_until_it_is_ended() -> None:
     driver = Driver(config=ENABLED)
     prepared(driver)
     driver.advance(CENTURY_MS)
@@ -78,7 +78,7 @@ def test_next_producer_can_end_the_prepared_transaction_that_it_kept(commit: boo
     assert driver.add(ended) is NONE
 
 
-def test_a_retry_of_the_end_of_a_kept_transaction_succeeds() -> None:
+def test_retried_end_txn_of_a_kept_transaction_succeeds() -> None:
     driver = Driver(config=ENABLED)
     prepared(driver)
     kept = driver.init(two_phase=True, keep=True)
@@ -90,7 +90,7 @@ def test_a_retry_of_the_end_of_a_kept_transaction_succeeds() -> None:
     assert driver.abort(kept) == Answer(ErrorCode.INVALID_TXN_STATE)
 
 
-def test_late_retry_of_an_end_does_not_end_the_next_transaction() -> None:
+def test_late_retry_of_end_txn_does_not_end_the_next_transaction() -> None:
     driver = Driver(config=ENABLED)
     prepared(driver)
     kept = driver.init(two_phase=True, keep=True)
@@ -133,7 +133,7 @@ def test_producer_that_asks_to_keep_a_transaction_starts_normally_if_no_transact
 
 
 @pytest.mark.parametrize("state", [State.PREPARE_COMMIT, State.PREPARE_ABORT])
-def test_a_decided_transaction_cannot_be_kept(state: State) -> None:
+def test_keeping_a_transaction_that_is_already_ending_is_refused(state: State) -> None:
     driver = Driver(config=ENABLED)
     driver.in_state(state)
     assert driver.init(two_phase=True, keep=True) == Answer(CONCURRENT)
@@ -166,7 +166,7 @@ def test_keeping_a_transaction_at_the_last_epoch_gives_a_new_producer_id_but_mar
     assert driver.commit(kept) == Answer(NONE, 1001, 1)
 
 
-def test_ending_at_the_last_epoch_gives_a_new_producer_id_and_accepts_a_retry() -> None:
+def test_end_txn_at_the_last_epoch_gives_a_new_producer_id_and_accepts_a_retry() -> None:
     driver = Driver(config=ENABLED)
     driver.init(two_phase=True)
     before = driver.set_epoch(LAST_EPOCH - 1)

@@ -84,7 +84,7 @@ def test_appends_continue_at_the_new_end_after_a_truncation_and_overwriting_keep
     assert file.pread(10, 0) == b"0zz3AB"
 
 
-def test_a_handle_has_the_size_of_an_existing_file(disk: Disk, root: str) -> None:
+def test_handle_of_an_existing_file_has_its_size(disk: Disk, root: str) -> None:
     disk.create(f"{root}/a").append(b"12345")
     again = disk.open(f"{root}/a")
     assert again.size == 5
@@ -93,7 +93,7 @@ def test_a_handle_has_the_size_of_an_existing_file(disk: Disk, root: str) -> Non
     assert disk.size(f"{root}/a") == 6
 
 
-def test_reading_a_missing_file_is_a_disk_error_and_creates_no_file(disk: Disk, root: str) -> None:
+def test_reading_a_missing_file_raises_a_disk_error_and_creates_no_file(disk: Disk, root: str) -> None:
     with pytest.raises(DiskError):
         disk.read_bytes(f"{root}/missing")
     with pytest.raises(DiskError):

@@ -19,14 +19,14 @@ def opened(disk: MemoryDisk) -> LogDir:
     return directory
 
 
-def test_last_incarnation_is_known_after_its_process_was_killed() -> None:
+def test_start_reads_the_broker_epoch_of_an_incarnation_that_was_killed() -> None:
     disk = MemoryDisk(crashable=True)
     opened(disk).note_incarnation(Incarnation(7))
     again = opened(disk)
     assert (again.clean, again.last_incarnation.broker_epoch) == (False, 7)
 
 
-def test_last_incarnation_is_unknown_after_a_power_loss() -> None:
+def test_start_after_a_power_loss_ignores_the_recorded_incarnation() -> None:
     disk = MemoryDisk(crashable=True)
     opened(disk).note_incarnation(Incarnation(7))
     disk.sync_volume("/data")
@@ -34,7 +34,7 @@ def test_last_incarnation_is_unknown_after_a_power_loss() -> None:
         assert opened(disk.crash(Random(seed))).last_incarnation.broker_epoch == -1
 
 
-def test_incarnation_killed_before_its_registration_was_answered_is_known_to_the_next_incarnation() -> None:
+def test_start_reads_the_incarnation_id_of_a_process_that_was_killed_while_it_registered() -> None:
     disk = MemoryDisk(crashable=True)
     asking = Incarnation(7, bytes(range(16)))
     opened(disk).note_incarnation(asking)
@@ -43,7 +43,7 @@ def test_incarnation_killed_before_its_registration_was_answered_is_known_to_the
     assert opened(disk.crash(Random(1))).last_incarnation == Incarnation()
 
 
-def test_last_incarnation_is_unknown_after_a_disk_failure() -> None:
+def test_start_after_a_disk_failure_finds_no_recorded_incarnation() -> None:
     disk = MemoryDisk()
     directory = opened(disk)
     directory.note_incarnation(Incarnation(7))

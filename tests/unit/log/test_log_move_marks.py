@@ -164,7 +164,7 @@ def test_cleanup_after_a_replaced_move_keeps_the_leaving_mark_of_the_next_move()
 
 
 @pytest.mark.parametrize(("code", "offline"), [(errno.ENOSPC, False), (errno.EIO, True)])
-def test_move_ends_if_the_leaving_mark_cannot_be_written_to_the_source(code: int, offline: bool) -> None:
+def test_move_ends_if_the_leaving_mark_cannot_be_written_to_the_source_directory(code: int, offline: bool) -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)
@@ -221,7 +221,7 @@ def test_old_log_is_set_aside_when_its_disk_comes_back_after_its_copy_was_adopte
     assert not disk.exists(f"{found.path}/{moved_mark.ADOPTED_MARK_FILE}")
 
 
-def test_a_log_of_another_topic_is_not_set_aside_for_an_adopted_copy() -> None:
+def test_adopted_copy_does_not_replace_a_log_of_another_topic_with_the_same_name() -> None:
     disk = MemoryDisk()
     adopted(disk)
     disk.remove_tree(f"{A}/t-0")

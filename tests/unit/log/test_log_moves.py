@@ -392,7 +392,7 @@ def test_a_log_can_be_moved_back_and_moved_again() -> None:
     assert [names(logs, each.path) for each in logs.dirs] == [[], ["t-0"], []]
 
 
-def test_fsync_that_requests_wait_for_during_a_swap_ends_in_the_new_directory(tmp_path: Path) -> None:
+def test_requests_that_wait_for_an_fsync_during_a_swap_are_served_in_the_new_directory(tmp_path: Path) -> None:
     disk = RealDisk()
     logs = LogManager(disk, (f"{tmp_path}/a", f"{tmp_path}/b"), ManualClock())
 

@@ -245,7 +245,7 @@ def test_read_that_overlaps_a_truncation_is_refused_and_reports_no_damage(append
     assert spans(log.read(1, 1 << 20, upper_bound=3).read_now()) == [(1, 1), (2, 2)]
 
 
-def test_a_batch_with_an_impossible_length_is_damaged() -> None:
+def test_batch_with_an_impossible_length_is_reported_as_damaged() -> None:
     disk = stopped_with(3)
     disk.inode("/logs/t-0/00000000000000000000.log").data[8] = 0x7F
     logs = manager(disk)

@@ -178,7 +178,7 @@ def test_recovery_drops_the_segments_after_a_damaged_segment() -> None:
     assert produce(log) == bases[1]
 
 
-def test_a_batch_with_an_offset_too_large_for_its_segment_is_damaged() -> None:
+def test_recovery_treats_a_batch_with_an_offset_too_large_for_its_segment_as_damaged() -> None:
     disk = MemoryDisk()
     logs, log = started(disk)
     for _ in range(5):

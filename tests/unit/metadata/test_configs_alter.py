@@ -68,7 +68,7 @@ def replace(
     return ErrorCode(reply.error_code).name, reply.error_message, apply(image, decision.records)
 
 
-def test_a_config_is_set_changed_and_deleted() -> None:
+def test_topic_config_is_set_changed_and_deleted() -> None:
     image = image_with()
     for value in ("100", "200"):
         code, message, image = change(image, TOPIC, "t", ("retention.ms", SET, value))
@@ -328,7 +328,7 @@ def test_resource_that_a_request_contains_twice_gets_two_errors() -> None:
     assert [each.error_code for each in decision.reply.responses] == [42, 0, 42]
 
 
-def test_patterns_of_one_request_share_one_limit_of_steps() -> None:
+def test_patterns_of_one_config_request_share_one_limit_of_matching_steps() -> None:
     match = incremental.AlterableConfig(name="match", config_operation=SET, value="client_id=" + "a" * 900)
     resources = [
         incremental.AlterConfigsResource(resource_type=METRICS, resource_name=f"s{number}", configs=[match])
@@ -393,5 +393,5 @@ def test_number_of_records_of_one_config_request_is_bounded() -> None:
     assert codes == ["POLICY_VIOLATION", "INVALID_REQUEST"]
 
 
-def test_protocol_and_metadata_image_have_the_same_numbers_of_resource_types() -> None:
+def test_protocol_and_metadata_image_use_the_same_numbers_for_resource_types() -> None:
     assert tuple(ResourceType) == (TOPIC, BROKER, LOGGER, METRICS, GROUP)

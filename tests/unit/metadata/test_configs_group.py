@@ -98,11 +98,11 @@ def test_an_invalid_client_match_pattern_is_refused(pattern: str) -> None:
     assert not isinstance(refused.value, ClientMetricsRequestError)
 
 
-def test_last_pattern_applies_if_a_parameter_has_two_patterns() -> None:
+def test_client_metrics_match_uses_the_last_pattern_of_a_parameter() -> None:
     assert parse_match(("client_id=a", " client_id = b.* "), Work()).keys() == {"client_id"}
     assert parse_match(("client_id=a", " client_id = b.* "), Work())["client_id"].matches("bcd")
 
 
-def test_a_subscription_uses_defaults_for_interval_and_match() -> None:
+def test_client_metrics_subscription_uses_defaults_for_interval_and_match() -> None:
     subscription = Subscription.from_map("s", {"metrics": "a, b"})
     assert (subscription.metrics, subscription.interval_ms, subscription.match) == (("a", "b"), 300_000, {})

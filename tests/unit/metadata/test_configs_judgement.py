@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.metadata.configs.judgement import Verdict, judge
 
 
-def test_every_property_is_honoured_ignored_or_refused() -> None:
+def test_every_property_of_a_file_is_classified_as_honoured_or_ignored_or_refused() -> None:
     found = {
         each.name: each
         for each in judge(

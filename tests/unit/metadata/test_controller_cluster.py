@@ -297,7 +297,7 @@ def test_uncleanly_elected_leader_is_marked_as_recovering() -> None:
     assert (after.isr, after.leader_recovery_state) == ((2,), 1)
 
 
-def test_an_election_of_all_partitions_reports_only_changes() -> None:
+def test_elect_leaders_for_all_partitions_returns_only_partitions_that_changed() -> None:
     image = image_of(partition("12"), partition("21", leader=1), brokers="12")
     decision = elect_leaders(image, ElectLeadersRequest(topic_partitions=None))
     results = decision.reply.replica_election_results

@@ -88,7 +88,7 @@ def test_configs_of_a_new_topic_become_config_records() -> None:
     assert image.topic_config("t") == {"cleanup.policy": "compact", "retention.ms": "5"}
 
 
-def test_validate_only_gives_the_same_answer_and_writes_no_record() -> None:
+def test_validate_only_create_topics_request_gets_the_same_answer_and_writes_no_record() -> None:
     real, dry = create(cluster(1), wanted("t", 2)), create(cluster(1), wanted("t", 2), validate_only=True)
     assert dry.records == []
     assert dry.reply == real.reply
@@ -288,7 +288,7 @@ def test_invalid_new_partitions_are_refused(
     assert (message is None and result.error_message is None) or (message or "") in (result.error_message or "")
 
 
-def test_validate_only_adds_no_partitions() -> None:
+def test_validate_only_create_partitions_request_adds_no_partitions() -> None:
     image = with_topics(cluster(1), wanted("t"))
     decision = grow(image, "t", 4, validate_only=True)
     assert decision.records == []

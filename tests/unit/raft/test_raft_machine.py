@@ -93,7 +93,7 @@ def test_single_voter_becomes_leader_after_one_save_of_its_state() -> None:
     assert effects[-1] == Committed(3)
 
 
-def test_effects_after_a_save_are_held_back_until_the_save_is_done() -> None:
+def test_raft_holds_back_effects_after_a_save_until_the_save_is_done() -> None:
     raft = alone()
     effects = raft.step(Tick(), 0)
     assert isinstance(effects[-1], SaveState)

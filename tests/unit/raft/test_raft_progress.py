@@ -21,7 +21,7 @@ from penstock.raft.voters import ReplicaKey, VoterSet
         pytest.param(0, 10, 0, 400, id="an empty log at the fetch before"),
     ],
 )
-def test_follower_that_reaches_the_leaders_end_at_its_previous_fetch_was_caught_up_at_that_fetch(
+def test_caught_up_time_of_a_follower_is_computed_from_its_last_two_fetches(
     offset: int, leader_end: int, earlier_end: int, expected: int
 ) -> None:
     found = caught_up_at(offset, leader_end, 500, earlier_end=earlier_end, earlier_ms=400, caught_up_ms=300)

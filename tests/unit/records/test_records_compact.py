@@ -111,7 +111,7 @@ def test_headers_and_unusual_bytes_are_unchanged_by_compaction() -> None:
     assert everything(cleaned)[0] == Record(1, 6, b"b", b"x" * 300, (("h", b"\xff"), ("", None)))
 
 
-def test_a_record_without_key_is_removed_and_counted() -> None:
+def test_compaction_removes_and_counts_records_without_a_key() -> None:
     work = Round()
     assert offsets_of(work.run([put(0, (None, b"1"), (b"a", b"1"))])) == [1]
     assert work.compactor.stats.records_without_key == 1
@@ -141,7 +141,7 @@ def test_compaction_keeps_log_append_time_when_the_base_timestamp_changes() -> N
     assert [r.timestamp for r in everything([cleaned])] == [777, 777]
 
 
-def test_records_after_the_end_of_the_offset_map_are_kept() -> None:
+def test_compaction_keeps_records_after_the_end_of_the_offset_map() -> None:
     log = [put(0, (b"a", b"1")), put(1, (b"b", b"1")), put(2, (b"a", b"2")), put(3, (b"c", b"1"))]
     work = Round(max_keys=2)
     cleaned = work.run(log)
@@ -207,12 +207,12 @@ def test_compaction_removes_aborted_records_at_once_and_their_marker_two_compact
     assert offsets_of(Round(now=NOW + RETENTION).run(second)) == [1]
 
 
-def test_aborted_value_does_not_supersede_a_committed_value() -> None:
+def test_aborted_record_does_not_replace_a_committed_record_of_the_same_key() -> None:
     log = [put(0, (b"a", b"good")), transactional(1, (b"a", b"bad")), marker(2, False)]
     assert everything(Round(aborted=[Aborted(1, 1, 2)]).run(log))[0].value == b"good"
 
 
-def test_records_of_a_transaction_after_an_aborted_transaction_of_the_same_producer_are_kept() -> None:
+def test_compaction_keeps_records_that_a_producer_commits_after_an_aborted_transaction() -> None:
     log = [
         transactional(0, (b"a", b"bad")),
         marker(1, False),

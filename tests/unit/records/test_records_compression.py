@@ -62,7 +62,7 @@ def test_every_compression_level_of_the_topic_configs_works(codec: Codec, levels
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_decompression_accepts_exactly_the_limit_and_refuses_one_byte_more(codec: Codec) -> None:
+def test_decompressed_data_of_exactly_the_limit_is_accepted_and_one_byte_more_is_refused(codec: Codec) -> None:
     data = b"0123456789" * 10_000
     packed = compress(codec, data)
     assert len(decompress(codec, packed, len(data))) == len(data)
@@ -120,7 +120,7 @@ def test_two_consecutive_snappy_streams_are_decompressed_as_one_stream() -> None
     assert decompress(Codec.SNAPPY, packed, MEGABYTE) == b"onetwo"
 
 
-def test_snappy_is_written_in_the_blocks_of_snappy_java() -> None:
+def test_snappy_data_is_written_in_the_block_format_of_snappy_java() -> None:
     packed = compress(Codec.SNAPPY, bytes(100_000))
     assert packed[:16] == b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
     pos, sizes = 16, []
@@ -151,7 +151,7 @@ def test_every_kind_of_lz4_frame_is_decompressed(linked: bool, sized: bool) -> N
     assert decompress(Codec.LZ4, packed, len(data)) == data
 
 
-def test_lz4_is_written_in_independent_blocks_without_sizes_or_checksums() -> None:
+def test_lz4_data_is_written_in_independent_blocks_without_sizes_and_checksums() -> None:
     flags = compress(Codec.LZ4, b"data")[4]
     assert flags == 0b0110_0000
 
@@ -179,7 +179,7 @@ def test_unknown_codecs_are_refused(number: int) -> None:
     assert refused.value.code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
-def test_the_names_in_topic_configs_are_mapped_to_codecs() -> None:
+def test_compression_types_of_topic_configs_are_mapped_to_codecs() -> None:
     assert CODEC_NAMES["uncompressed"] is Codec.NONE
     assert [CODEC_NAMES[name] for name in ("gzip", "snappy", "lz4", "zstd")] == COMPRESSED
 

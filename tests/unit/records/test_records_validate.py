@@ -195,7 +195,7 @@ def test_timestamp_bounds_do_not_apply_to_a_topic_with_log_append_time() -> None
     assert produced(build_batch([(0, b"k", b"v", ()), (2 * NOW, b"k", b"v", ())]), rules)
 
 
-def test_log_append_time_flag_of_a_client_is_removed_with_create_time_and_refused_with_log_append_time() -> None:
+def test_batch_that_claims_log_append_time_is_stored_without_it_or_refused_by_the_topics_time_type() -> None:
     batch = build_batch(RECORDS, log_append_time=NOW)
     error = refusal(batch, replace(RULES, log_append_time=True))
     assert isinstance(error, InvalidRecordsError)

@@ -310,7 +310,7 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_no_acknowledged_record_is_lost_and_logs_converge(seed: int) -> None:
+def test_replicas_lose_no_acknowledged_record_and_their_logs_converge(seed: int) -> None:
     model = Model(random.Random(seed))
     for _ in range(600):
         model.step()

@@ -28,7 +28,7 @@ def test_transaction_is_first_prepared_then_markers_are_written_and_then_it_is_c
     assert driver.transaction().partitions == frozenset()
 
 
-def test_producer_epoch_does_not_change_at_the_end_before_transaction_version_2() -> None:
+def test_end_txn_before_transaction_version_2_does_not_change_the_producer_epoch() -> None:
     driver = Driver()
     who = driver.in_state(ONGOING, version=V1)
     assert driver.commit(who, version=V1) == Answer(NONE, 1000, 0)

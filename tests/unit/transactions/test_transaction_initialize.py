@@ -30,7 +30,7 @@ def test_next_producer_gets_the_next_epoch_and_fences_the_previous_producer() ->
 
 
 @pytest.mark.parametrize("state", [State.COMPLETE_COMMIT, State.COMPLETE_ABORT])
-def test_transactional_id_is_empty_after_a_new_producer_starts_after_a_finished_transaction(state: State) -> None:
+def test_transactional_id_is_in_state_empty_after_a_new_producer_starts(state: State) -> None:
     driver = Driver()
     before = driver.in_state(state)
     assert driver.init() == Answer(NONE, 1000, before.producer_epoch + 1)

@@ -68,7 +68,7 @@ class DescriptorPool:
         self._open.pop(file, None)
 
     def _evict(self, wanted: int) -> None:
-        """Closes `wanted` descriptors, first of files that were not used since the last eviction."""
+        """Closes `wanted` descriptors. Begins with files that were not used since the last eviction."""
         for file in list(self._open):
             if not wanted:
                 return

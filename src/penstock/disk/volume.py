@@ -250,7 +250,7 @@ class Volume:
         found: Inode | Directory = self.root
         for part in filter(None, path.split("/")):
             if not isinstance(found, Directory):
-                raise DiskError(errno.ENOTDIR, "is a file, not a directory", path)
+                raise DiskError(errno.ENOTDIR, "a part of the path is a file, not a directory", path)
             inner = found.entries.get(part)
             if inner is None:
                 inner = Directory(crashable=self.crashable)

@@ -203,8 +203,8 @@ class FutureLog:
             yield run, whole[start:end]
 
     def _segment_for(self, run: list[Prepared], *, begins: bool) -> Segment:
-        """Returns the segment of the copy to which `run` is appended. Rolls a new segment if a segment of the current
-        log begins with `run`."""
+        """Returns the segment of the copy to which the batches in `run` are appended. Rolls a new segment if a segment
+        of the current log begins with these batches."""
         log = self.log
         log.health.check_writable()
         segment = log.segments.active
@@ -220,7 +220,7 @@ class FutureLog:
     # Ending the move.
 
     async def make_durable(self) -> None:
-        """Syncs the copy to disk, and gives it a synced mark if the current log has one."""
+        """Syncs the copy to disk, and gives it a synced mark if the current log has one (see `synced_mark`)."""
         current, log = self.current, self.log
         if log.config is not current.config:
             log.update_config(current.config)

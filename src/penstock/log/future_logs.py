@@ -105,7 +105,7 @@ class FutureLogs:
     # Creating and removing.
 
     def create(self, current: Log, directory: LogDir) -> FutureLog:
-        """Creates the future log of a move to `directory`. Raises KafkaError if that fails."""
+        """Creates the future log of a move to `directory`. Raises KafkaError if it can't be created."""
         logs, key = self._logs, (current.topic, current.partition)
         check(not current.is_moving, "a log has one future log at most")
         disk = logs.disk
@@ -339,8 +339,10 @@ class FutureLogs:
                 segment.close()
 
     async def _forget_source(self, retired: Retired, path: str) -> None:
-        """Removes the old log's directory from the moved mark and the checkpoints. Syncs the rename of the old log
-        first."""
+        """Removes the old log's directory from the moved mark (see `moved_mark`) and from the checkpoints.
+
+        Syncs the rename of the old log first.
+        """
         logs, log, disk = self._logs, retired.log, self._logs.disk
         try:
             await disk.run(disk.sync_dir, retired.directory.path)

@@ -165,7 +165,8 @@ class LeftoverCopies:
         """Makes a future log without a current log the current log. Returns its new name.
 
         Called if the controller has assigned the replica to the future log's directory: this means that the copy had
-        caught up before the old directory was lost. Removes the synced mark, because the last records may be missing.
+        caught up before the old directory was lost. Removes the copy's synced mark (see `synced_mark`), because the
+        last records may be missing.
         """
         self.orphans.remove(leftover)
         name = f"{leftover.topic}-{leftover.partition}"

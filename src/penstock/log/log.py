@@ -500,7 +500,8 @@ class Log:
         self.cleaned_offset = min(offset, self.log_end_offset)
 
     def prepare_stop(self) -> bool:
-        """Completes the indexes and takes a producer snapshot before the last flush. Returns False if that failed."""
+        """Completes the indexes and takes a producer snapshot before the last flush. Returns False after a disk
+        error."""
         if self.health.failure is not None:
             return False
         try:

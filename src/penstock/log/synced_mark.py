@@ -1,6 +1,6 @@
 """Manages the synced mark of a log: a file that says "every record that ever counted for this replica is on disk".
 
-A record counts for a replica once that replica's copy may help to commit it: these are the records below
+A record counts for a replica once the replica's copy may count for the high watermark: these are the records below
 `Log.countable_offset`. A broker whose machine was off reports its logs with a mark to the controller, because these
 logs have lost no record that counted.
 

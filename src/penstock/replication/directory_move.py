@@ -131,10 +131,10 @@ def decide(
 
 
 def tail_bytes(log_bytes: int) -> int:
-    """Returns the number of bytes that a future log may still lack when it counts as caught up with a log of
-    `log_bytes`.
+    """Returns the number of bytes that may still be missing in a future log that counts as caught up.
 
-    The swap copies these bytes without a pause. They are few, so that the swap is short.
+    `log_bytes` is the size of the current log. The swap copies the missing bytes without a pause. They are few, so that
+    the swap is short.
     """
     return min(MAX_TAIL_BYTES, max(MIN_TAIL_BYTES, log_bytes // 4))
 

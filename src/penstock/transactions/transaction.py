@@ -68,10 +68,8 @@ class Transaction:
 
     @property
     def taken_over(self) -> bool:
-        """Returns True if another producer has taken over the open transaction (KIP-939).
-
-        The producer that has taken it over may only end the transaction.
-        """
+        """Returns True if another producer has taken over the open transaction (KIP-939). That producer may only end
+        it."""
         return self.state is State.ONGOING and self.next_producer_id != NO_PRODUCER_ID
 
     @property

@@ -107,11 +107,11 @@ class Change:
         return broker.has_online(self.directories.get(broker_id, self.partition.directory(broker_id)))
 
     def heir(self) -> int | None:
-        """Returns the replica that takes the place of the last known leader, because that leader lost its directory.
+        """Returns the replica that takes the place of the last known leader after the loss of the leader's directory.
 
-        Returns None if that leader did not lose its directory: the partition then waits for that leader. The leader's
-        own broker reports the loss: it assigns its replica to another directory, and its registration no longer has the
-        old directory.
+        Returns None if the directory is not lost: the partition then waits for the last known leader. The broker of
+        this leader reports the loss: it assigns its replica to another directory, and its registration no longer has
+        the old directory.
         """
         last_known, replicas = self.partition.last_known_elr, self.partition.replicas
         if len(last_known) != 1 or last_known[0] not in self.directories or last_known[0] not in replicas:

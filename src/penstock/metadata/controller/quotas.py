@@ -155,8 +155,8 @@ def _check_value(keys: Mapping[str, ConfigType], key: str, value: float) -> None
 def describe_client_quotas(
     image: MetadataImage, request: describe.DescribeClientQuotasRequest
 ) -> Iterator[list[describe.EntryData]]:
-    """Yields the quotas whose entity matches the filter, in one list for every `ENTITIES_AT_ONCE` entities that are
-    compared."""
+    """Yields lists of the quotas whose entities match the filter. Compares at most `ENTITIES_AT_ONCE` entities for each
+    list."""
     exact, any_of = _filters(request.components)
     entities = iter(image.client_quotas.items())
     while some := list(islice(entities, ENTITIES_AT_ONCE)):

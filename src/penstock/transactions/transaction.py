@@ -88,7 +88,7 @@ class Transaction:
 
 
 def used_up(epoch: int) -> bool:
-    """Returns True if only the last epoch is left.
+    """Returns True if a producer with this epoch has only the last epoch left.
 
     The last epoch is reserved: it is used only to fence the producer with the epoch before it.
     """

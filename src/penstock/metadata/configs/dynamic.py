@@ -59,8 +59,9 @@ def validate_thread_pools(values: Mapping[str, str], settings: Settings) -> None
 
 
 def validate_dynamic_settings(values: Mapping[str, str], *, per_broker: bool) -> None:
-    """Raises ConfigError for settings that cannot change on a running broker, and for cluster-wide settings that can
-    only be set per broker. Accepts unknown names, as Kafka does.
+    """Raises ConfigError for settings that cannot change on a running broker. Accepts unknown names, as Kafka does.
+
+    For a cluster-wide change, also raises ConfigError for settings that can only be set per broker.
     """
     fixed = [name for name in values if _is_fixed(name)]
     if fixed:

@@ -94,7 +94,8 @@ def _reassign(
 def _cancel(image: MetadataImage, topic: TopicImage, index: int, rules: Rules) -> PartitionChangeRecord | None:
     """Returns the record that cancels a reassignment: the partition gets its earlier replicas back.
 
-    Raises KafkaError if this would lose records, because none of these replicas is in sync.
+    Raises KafkaError if none of the earlier replicas is in sync, because the cancel would then lose records. Topics
+    that allow unclean elections accept this loss.
     """
     partition = topic.partitions[index]
     if not partition.adding_replicas and not partition.removing_replicas:

@@ -1,4 +1,4 @@
-"""The contract of a disk, tested on the real disk (with and without Linux-only calls) and on the disk in memory."""
+"""Tests the contract of a disk on the real disk (with and without Linux-only calls) and on the disk in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The crash model of the disk in memory: synced bytes stay, others may be lost as on real disks."""
+"""Tests the crash model of the disk in memory: synced bytes stay, and unsynced bytes may be lost as on real disks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real disk: bounded descriptors, errors that leave files as they were, locks between processes."""
+"""Tests the real disk: bounded descriptors, errors that leave files unchanged, and locks between processes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Shared by the tests of logs: a node's logs on a disk in memory, batches, and a simple reader of files to compare
-with."""
+"""Provides the tests of logs with a node's logs on a disk in memory, with batches, and with a simple reader of
+files."""
 
 from __future__ import annotations
 

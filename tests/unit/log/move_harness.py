@@ -1,4 +1,4 @@
-"""Shared by the tests of moves: logs in two or three directories, and the steps of a move."""
+"""Provides the tests of moves with logs in two or three directories, and with the steps of a move."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def names(logs: LogManager, directory: str) -> list[str]:
 
 
 def fill(log: Log, *, first: int = 0, epochs: int = 3) -> None:
-    """Appends several segments with epochs, a producer, and transactions of which one is aborted and one is open."""
+    """Appends several segments with epochs, a producer, an aborted transaction and an open transaction."""
     for epoch in range(first, first + epochs):
         for _ in range(3):
             produce(log, 3, epoch=epoch, value=bytes(60))

@@ -1,4 +1,4 @@
-"""Appends: offsets, epochs, idempotence and transactions. A refused batch changes nothing."""
+"""Tests appends: offsets, epochs, idempotence and transactions. A refused batch changes nothing."""
 
 from __future__ import annotations
 

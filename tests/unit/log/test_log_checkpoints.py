@@ -1,4 +1,4 @@
-"""The small files have Kafka's format, and torn ones are refused."""
+"""Tests the small files of a log directory: they have Kafka's format, and torn files are refused."""
 
 from __future__ import annotations
 

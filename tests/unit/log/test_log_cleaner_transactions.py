@@ -1,4 +1,4 @@
-"""Compaction with transactions: read_committed readers see the same table before and after it."""
+"""Tests compaction with transactions: read_committed readers see the same table before and after a compaction."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMPACT = LogConfig(cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_r
 
 
 class Table:
-    """A compacted log with transactional writers, and the records that readers must see."""
+    """Holds a compacted log with transactional writers, and the records that readers must see."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(NOW)

@@ -1,6 +1,8 @@
-"""Random histories with crashes: the recovered log is always a prefix of the written records, without a gap, and never
-shorter than the fsynced records. Indexes, leader epochs, producer state and aborted transactions match the recovered
-batches."""
+"""Runs random histories with crashes. The recovered log is always a prefix of the written records, without a gap.
+
+It is never shorter than the fsynced records. Indexes, leader epochs, producer state and aborted transactions match the
+recovered batches.
+"""
 
 from __future__ import annotations
 

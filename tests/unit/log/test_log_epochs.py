@@ -1,4 +1,4 @@
-"""Leader epochs: Kafka's answers to OffsetsForLeaderEpoch, and the epochs that remain after a truncation."""
+"""Tests leader epochs: Kafka's answers to OffsetsForLeaderEpoch, and the epochs that remain after a truncation."""
 
 from __future__ import annotations
 

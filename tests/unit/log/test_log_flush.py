@@ -1,4 +1,4 @@
-"""Durability: waiters share an fsync; the recovery point; failing fsyncs."""
+"""Tests the durability of a log: waiters that share an fsync, the recovery point, and failing fsyncs."""
 
 from __future__ import annotations
 

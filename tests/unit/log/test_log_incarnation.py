@@ -1,5 +1,7 @@
-"""A start can tell whether the last incarnation lost unsynced writes: it did if the machine ended, not if only the
-process did."""
+"""Tests whether a start can tell that the last incarnation lost unsynced writes.
+
+Writes are lost if the machine stopped, but not if only the process stopped.
+"""
 
 import errno
 from random import Random

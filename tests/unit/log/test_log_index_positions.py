@@ -1,4 +1,4 @@
-"""Look-ups in the offset index by position: the first offset after a range of bytes."""
+"""Tests look-ups in the offset index by position: the first offset after a range of bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Indexes: look-ups agree with the plain list of entries, in memory, spilled and reopened; the bytes are Kafka's."""
+"""Tests that look-ups agree with a plain list of entries, in memory, in the file and after reopening, in Kafka's
+format."""
 
 from __future__ import annotations
 

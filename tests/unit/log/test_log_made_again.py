@@ -145,7 +145,7 @@ def test_records_of_a_recreated_log_survive_a_killed_process(records: int) -> No
 
 
 class HeldRun:
-    """A disk whose background work waits until the test releases it."""
+    """Simulates a disk whose background work waits until the test releases it."""
 
     def __init__(self, disk: MemoryDisk) -> None:
         self.started, self.gate = asyncio.Event(), asyncio.Event()
@@ -181,7 +181,10 @@ def test_checkpoint_save_leaves_out_a_log_that_is_recreated_during_the_save() ->
 
 
 def test_concurrent_saves_of_checkpoints_are_all_on_disk_when_they_return() -> None:
-    """The cleaner relies on that: recovery treats gaps above the checkpointed recovery point as lost records."""
+    """Checks that a save returns only once its files are on disk.
+
+    The cleaner relies on this: recovery treats gaps above the checkpointed recovery point as lost records.
+    """
 
     async def work() -> None:
         disk = MemoryDisk()

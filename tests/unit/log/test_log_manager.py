@@ -1,4 +1,4 @@
-"""All logs of a node: directories, identity, locks, failures, and the files after a stop."""
+"""Tests all logs of a node: directories, identity, locks, failures, and the files after a stop."""
 
 from __future__ import annotations
 

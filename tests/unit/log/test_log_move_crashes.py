@@ -44,7 +44,7 @@ def crashable() -> MemoryDisk:
 
 @dataclass
 class Promise:
-    """The records that the log must have after a crash at this point."""
+    """Holds the records that the log must have after a crash at this point."""
 
     batches: list[tuple[BatchHeader, bytes]] = field(default_factory=list)
     flushed: int = 0
@@ -88,7 +88,7 @@ async def busy_move(logs: LogManager, log: Log, promise: Promise) -> None:
 
 @dataclass
 class Crash:
-    """The disk and the promises directly before one change of the disk."""
+    """Holds the disk and the required records directly before one change of the disk."""
 
     change: str
     volume: Volume

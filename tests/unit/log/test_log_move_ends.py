@@ -1,5 +1,4 @@
-"""The old log of a move is removed last: topics that are deleted and created again before that, and a lack of
-descriptors."""
+"""Tests the end of a move, when the old log is removed: recreated topics, and a lack of descriptors."""
 
 from __future__ import annotations
 

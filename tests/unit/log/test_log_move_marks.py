@@ -1,4 +1,4 @@
-"""Disks that are missing after a crash in a move: a log that may be the old one is not served, and a copy is kept."""
+"""Tests a start without some disks after a crash in a move: a log that may be old is not served, and a copy is kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHER_ID = bytes(range(1, 17))
 
 
 class DiskWithoutDirectories(MemoryDisk):
-    """A disk on which some directories can't be read at the start."""
+    """Simulates a disk on which some directories can't be read at the start."""
 
     def __init__(self, volume: MemoryDisk, missing: str) -> None:
         super().__init__(volume=volume.volume)

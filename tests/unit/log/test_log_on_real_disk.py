@@ -1,4 +1,4 @@
-"""Logs on real files, with and without Linux-only calls, and with few descriptors."""
+"""Tests logs on real files, with and without Linux-only calls, and with few descriptors."""
 
 from __future__ import annotations
 

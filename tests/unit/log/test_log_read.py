@@ -1,4 +1,4 @@
-"""Reads return the right batches by offset and by time, none beyond the bound, and no damaged ones."""
+"""Tests that reads return the right batches by offset and by time, no batch beyond the bound, and no damaged batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening a log: without verification after a clean stop, from the recovery point on after a crash."""
+"""Tests how a log is opened: without verification after a clean stop, from the recovery point on after a crash."""
 
 from __future__ import annotations
 

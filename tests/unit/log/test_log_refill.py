@@ -1,4 +1,4 @@
-"""Replacing a damaged segment by the batches of another replica."""
+"""Tests how a damaged segment is replaced by the batches of another replica."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_refilled_segment_keeps_the_aborted_transactions_in_its_index() -> None:
 
 
 def test_power_loss_at_any_write_of_a_refill_leaves_the_old_or_the_new_segment() -> None:
-    """Crashes before every change of the disk. The log keeps its end, and every batch is rotten as before or good."""
+    """Crashes before every change of the disk. The log keeps its end, and every batch is good or still damaged."""
     good = read_all(filled())
     outcomes: set[bool] = set()
     step = 0

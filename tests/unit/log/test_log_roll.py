@@ -1,4 +1,4 @@
-"""When a segment rolls: by size, by time, by a full index, by offsets that no longer fit."""
+"""Tests when a segment rolls: by size, by time, by a full index, and by offsets that no longer fit."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SHORTAGES = [errno.EMFILE, errno.ENFILE, errno.ENOMEM]
 
 
 class Scarce:
-    """A disk that refuses writes to paths that contain `where`, until `relieve` is called."""
+    """Simulates a disk that refuses writes to paths that contain `where`, until `relieve` is called."""
 
     def __init__(self, disk: MemoryDisk, code: int, where: str = "") -> None:
         self.disk, self.code, self.where = disk, code, where

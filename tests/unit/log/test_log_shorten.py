@@ -1,4 +1,4 @@
-"""Retention, DeleteRecords and truncation."""
+"""Tests retention, DeleteRecords and truncation."""
 
 from __future__ import annotations
 

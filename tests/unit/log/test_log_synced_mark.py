@@ -1,4 +1,5 @@
-"""The synced mark of a log: when it is written and removed, and which records count meanwhile."""
+"""Tests when the synced mark of a log is written and removed, and which records count for the high watermark
+meanwhile."""
 
 from __future__ import annotations
 

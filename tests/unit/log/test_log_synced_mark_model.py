@@ -1,4 +1,4 @@
-"""Histories in which the promise of fsync is switched on and off, checked after every event loop iteration.
+"""Runs histories in which the promise of fsync is switched on and off, and checks each event loop iteration.
 
 As long as a power loss could leave the mark, every record that counted survives every power loss. While fsync is
 promised, records count only once every power loss leaves the mark. For leaders the records below the high watermark
@@ -42,7 +42,7 @@ PATH = f"{ROOT}/t-0"
 
 
 class Machine:
-    """One replica on a simulated disk. Records below `counted` have counted for this replica."""
+    """Simulates one replica on a simulated disk. Records below `counted` have counted for this replica."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -179,7 +179,7 @@ class Machine:
 
 
 class Leader(Machine):
-    """The only replica of a partition: its high watermark alone decides which records count."""
+    """Simulates the only replica of a partition: its high watermark alone decides which records count."""
 
     def take_role(self) -> None:
         self.partition = Partition(

@@ -1,4 +1,7 @@
-"""A transaction index after a crash: entries before the first impossible one are kept, others rebuilt from the log."""
+"""Tests a transaction index after a crash.
+
+Entries before the first impossible entry are kept, and all later entries are rebuilt from the log.
+"""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Registration, heartbeats, sessions, AlterPartition and directories: (image, request) → (records, reply)."""
+"""Tests the decisions on registrations, heartbeats, sessions, AlterPartition and directories: (image, request) →
+(records, reply)."""
 
 from dataclasses import replace
 from typing import Any

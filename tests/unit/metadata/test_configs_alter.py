@@ -1,4 +1,4 @@
-"""AlterConfigs and IncrementalAlterConfigs as decisions: every refusal was first seen on Apache Kafka 4.3."""
+"""Tests the decisions on AlterConfigs and IncrementalAlterConfigs. Each refusal was first seen on Apache Kafka 4.3."""
 
 import pytest
 

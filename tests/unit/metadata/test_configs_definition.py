@@ -1,4 +1,4 @@
-"""Parsing of config values, and the messages for refused values."""
+"""Tests how config values are parsed, and the messages for refused values."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The rows of DescribeConfigs: every case was first observed on Apache Kafka 4.3."""
+"""Tests the rows of DescribeConfigs. Each case was first observed on Apache Kafka 4.3."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""docs/skipped.md lists every config without effect, and every supported config is read by some code."""
+"""Checks that docs/skipped.md lists every config without effect, and that code reads every supported config."""
 
 from pathlib import Path
 

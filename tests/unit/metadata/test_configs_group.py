@@ -1,4 +1,4 @@
-"""Group configs and client metrics subscriptions."""
+"""Tests group configs and client metrics subscriptions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which properties of a file are honoured, ignored and refused."""
+"""Tests which properties of a file are honoured, ignored and refused."""
 
 from __future__ import annotations
 

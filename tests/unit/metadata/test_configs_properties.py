@@ -1,4 +1,4 @@
-"""Edge cases of Java's properties format."""
+"""Tests edge cases of Java's properties format."""
 
 import pytest
 from hypothesis import given

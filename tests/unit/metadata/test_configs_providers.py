@@ -1,4 +1,4 @@
-"""Values of a properties file that come from other files and from the environment."""
+"""Tests values of a properties file that come from other files and from the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client quotas as decisions and descriptions: the cases were first seen on Apache Kafka 4.3."""
+"""Tests how client quotas are changed and described. The cases were first seen on Apache Kafka 4.3."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Broker properties and the settings resolved from them."""
+"""Tests broker properties, and the settings of a broker that follow from them."""
 
 import pytest
 

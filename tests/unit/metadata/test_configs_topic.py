@@ -1,4 +1,4 @@
-"""Topic configs: the table, the typed form, and refusals."""
+"""Tests topic configs: their table, their typed values, and refused values."""
 
 from dataclasses import fields
 

@@ -1,4 +1,5 @@
-"""Brokers, producer ids, features, elections and reassignments: (image, request) → (records, reply)."""
+"""Tests the decisions on brokers, producer ids, features, elections and reassignments: (image, request) → (records,
+reply)."""
 
 from dataclasses import replace
 from typing import Any

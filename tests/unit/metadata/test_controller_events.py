@@ -1,4 +1,4 @@
-"""Random histories of a cluster as the controller sees them: its rules hold in any order of events."""
+"""Runs random histories of a cluster, and checks that the controller's rules hold in any order of events."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -82,7 +82,7 @@ class Records:
 
 
 class History:
-    """One image, random events on it, and a check of the rules after each event."""
+    """Holds one image, applies random events to it, and checks the rules after each event."""
 
     def __init__(self, seed: int, *, elr: bool) -> None:
         self.random = Random(seed)

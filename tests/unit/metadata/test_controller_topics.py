@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics and CreatePartitions: (image, request) → (records, reply)."""
+"""Tests the decisions on CreateTopics, DeleteTopics and CreatePartitions: (image, request) → (records, reply)."""
 
 from collections.abc import Mapping
 from random import Random

@@ -1,4 +1,4 @@
-"""Plans of moves between the log directories of a node: evenness, room, cordoned and offline directories."""
+"""Tests plans of moves between the log directories of a node: balance, free space, cordoned and offline directories."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Eligible leader replicas when min.insync.replicas changes. They are cleared only if records may then be committed
-without them."""
+"""Tests which eligible leader replicas are cleared when min.insync.replicas changes.
+
+They are cleared only if the leader may then commit records without them.
+"""
 
 from dataclasses import replace
 from typing import Any

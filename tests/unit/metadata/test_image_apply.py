@@ -1,4 +1,4 @@
-"""Records build the image: each kind, copy on write, transactions, snapshots."""
+"""Tests how records build the image: each kind of record, copy on write, transactions and snapshots."""
 
 import sys
 from random import Random

@@ -1,4 +1,4 @@
-"""Metadata records as bytes: the frame, versions by metadata.version, and refusals."""
+"""Tests the bytes of metadata records: the frame, the versions by metadata.version, and refused bytes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Plans for draining and balancing: examples, and properties that hold for every cluster."""
+"""Tests plans for draining and balancing: examples, and properties that hold for every cluster."""
 
 from __future__ import annotations
 
@@ -203,8 +203,9 @@ def test_leaders_are_balanced_as_far_as_the_replica_placement_allows(
 
 
 def _can_lead_within(placement: Placement, most: int) -> bool:
-    """Returns True if some choice of leaders gives no broker more than `most`: bipartite matching with
-    capacity `most`.
+    """Returns True if some choice of leaders gives no broker more than `most` leaderships.
+
+    Computes a bipartite matching with capacity `most`.
     """
     led: dict[int, list[TopicPartition]] = {}
 

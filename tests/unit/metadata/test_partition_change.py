@@ -1,4 +1,4 @@
-"""Leaders, ISRs, eligible leaders and reassignments of one partition: requested change → result."""
+"""Tests changes of one partition's leader, ISR, eligible leaders and replicas."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Patterns with groups have the groups of Python's `re`, in bounded time."""
+"""Checks that patterns have the same groups as in Python's `re`, in bounded time."""
 
 from __future__ import annotations
 

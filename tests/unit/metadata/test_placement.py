@@ -1,4 +1,4 @@
-"""Replica placement: spread, racks, fencing and refusals."""
+"""Tests the placement of replicas: even spread, racks, fenced brokers and refusals."""
 
 from collections import Counter
 from dataclasses import replace

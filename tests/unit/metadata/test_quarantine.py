@@ -1,4 +1,4 @@
-"""Putting brokers in quarantine: fenced, out of every in-sync set, and never at the price of availability."""
+"""Tests the quarantine of brokers: a broker in quarantine is fenced, in no ISR, and the cluster stays available."""
 
 from dataclasses import replace
 from typing import Any

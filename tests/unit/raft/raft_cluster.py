@@ -1,7 +1,9 @@
-"""A cluster of Raft machines with disks and a network in plain lists, and a checker of invariants after every step.
+"""Simulates a cluster of Raft machines, with disks and a network in plain lists, and checks invariants after every
+step.
 
-A disk keeps saved and flushed data; a crash loses the rest. The network is a list of messages that stay until they are
-delivered or dropped. Saves, flushes and snapshot installs are done at once, or wait in `todo` to be done later.
+A disk keeps saved and flushed data; a crash loses all other data. The network is a list of messages that stay until
+they are delivered or dropped. Saves, flushes and snapshot installs are done at once, or wait in `todo` to be done
+later.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ class Snapshot:
 
 @dataclass
 class StoredLog:
-    """A log on disk. `written` has every appended batch; batches below the offset `flushed` survive a crash."""
+    """Holds a log on disk. `written` has every appended batch; batches below the offset `flushed` survive a crash."""
 
     start_offset: int = 0
     flushed: int = 0
@@ -109,7 +111,7 @@ class Message:
 
 @dataclass
 class Member:
-    """A node: its machine while it runs, and its disk."""
+    """Holds a node: its Raft machine while the node runs, and its disk."""
 
     id: int
     raft: Raft | None = None

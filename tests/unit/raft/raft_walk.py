@@ -1,4 +1,4 @@
-"""A random walk: picks random events, then ends all faults and checks that the quorum recovers.
+"""Runs a random walk: picks random events, then ends all faults and checks that the quorum recovers.
 
 The cluster's `Checker` runs at every step: one leader per epoch, log matching, leader completeness, commits only by a
 majority, no committed record lost, high watermarks that never decrease. The same seed gives the same walk.
@@ -175,7 +175,8 @@ class Walk:
     # --- the end ----------------------------------------------------------------------------------------
 
     def come_together(self) -> None:
-        """Runs all nodes without faults until one leads, the others have its log, and all of it is committed."""
+        """Runs all nodes without faults until one node leads, all other nodes have its log, and the whole log is
+        committed."""
         cluster = self.cluster
         cluster.cuts.clear()
         cluster.manual_saves.clear()

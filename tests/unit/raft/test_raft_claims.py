@@ -1,4 +1,5 @@
-"""No message of an unauthenticated node stops a quorum: the epochs, candidates and leaders that a replica accepts."""
+"""Tests which epochs, candidates and leaders a replica accepts: no message of an unauthenticated node stops a
+quorum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts and ends of epochs in a log, and the comparison with another log."""
+"""Tests starts and ends of epochs in a log, and the comparison with another log."""
 
 from __future__ import annotations
 

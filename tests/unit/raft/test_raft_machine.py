@@ -1,4 +1,4 @@
-"""Rules of the Raft machine that need no network."""
+"""Tests the rules of the Raft machine that need no network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenarios of the Raft state machine: tests/scenarios/raft has commands and the answers they must get."""
+"""Runs scenarios of the Raft state machine: tests/scenarios/raft has commands and the answers that they must get."""
 
 from __future__ import annotations
 

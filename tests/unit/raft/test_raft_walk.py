@@ -78,7 +78,8 @@ def count_unflushed_records(patch: pytest.MonkeyPatch) -> None:
 
 
 def trust_every_fetch_offset(patch: pytest.MonkeyPatch) -> None:
-    """Compares no epochs: assumes that a follower's log is a prefix of the leader's unless it is longer."""
+    """Compares no epochs: assumes that a follower's log is a prefix of the leader's log unless the follower's log is
+    longer."""
     compare = LogView.compare
 
     def credulous(self: LogView, offset: int, last_epoch: int) -> object:
@@ -93,7 +94,7 @@ def truncate_to_the_start(patch: pytest.MonkeyPatch) -> None:
 
 
 def change_voters_without_waiting(patch: pytest.MonkeyPatch) -> None:
-    """Appends a change of voters while another is uncommitted, in an epoch without a committed record."""
+    """Appends a change of voters while another change is uncommitted, in an epoch without a committed record."""
 
     def ready(core: Core) -> Leader:
         if not isinstance(core.state, Leader):

@@ -1,4 +1,5 @@
-"""Compaction: a reader of the compacted log ends with the same state, and no sequence or marker is removed early."""
+"""Tests compaction: a reader of the compacted log ends with the same state, and no sequence or marker is removed
+early."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class Aborted:
 
 @dataclass
 class Round:
-    """One round of compaction over whole logs, as the log's cleaner drives it."""
+    """Runs one compaction over whole logs, as the log's cleaner does."""
 
     now: int = NOW
     aborted: Sequence[Aborted] = ()

@@ -1,4 +1,4 @@
-"""Control records: markers and the quorum's messages."""
+"""Tests control records: markers of transactions and messages of the quorum."""
 
 from __future__ import annotations
 

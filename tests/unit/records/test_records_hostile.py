@@ -1,4 +1,4 @@
-"""Batches with a valid CRC and invalid content: readers raise an error code and no other exception."""
+"""Tests batches with a valid CRC and invalid content: readers raise an error code and no other exception."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def in_slices(work: Callable[..., Slices[object]], *args: int) -> Callable[[byte
 
 
 def produced(batch: bytes) -> LeaderBatch:
-    """Validates a client's batch as an append does: one that is large when unpacked is examined first."""
+    """Validates a client's batch as an append does. A batch that is large when unpacked is examined first."""
     try:
         return validate_produced(batch, RULES, base_offset=0, leader_epoch=0, now_ms=0)
     except UnpackFirstError as first:

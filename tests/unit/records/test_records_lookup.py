@@ -1,4 +1,4 @@
-"""Finding records by time inside a batch."""
+"""Tests the search for records by time inside a batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which batches a leader accepts, which it refuses with which code, and which fields it changes."""
+"""Tests which batches a leader accepts, with which code it refuses the others, and which fields it changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BATCH = build_batch(RECORDS)
 
 
 def produced(batch: bytes, rules: AppendRules = RULES) -> LeaderBatch:
-    """Validates a batch, and prepares one that is too large to be examined at once, as an append does."""
+    """Validates a batch as an append does. A batch that is too large to be examined at once is prepared first."""
     place: dict[str, Any] = {"base_offset": 500, "leader_epoch": 7, "now_ms": NOW}
     try:
         return validate_produced(batch, rules, **place)

@@ -1,4 +1,4 @@
-"""Moves between log directories: states, answers to requests, steps of the copy, and progress."""
+"""Tests moves between log directories: states, answers to requests, steps of the copy, and progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leader epochs: which epochs a request may contain, and where they end in the leader's log."""
+"""Tests which leader epochs a request may contain, and where epochs end in the leader's log."""
 
 from __future__ import annotations
 

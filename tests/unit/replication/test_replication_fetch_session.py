@@ -1,4 +1,4 @@
-"""A follower's fetch session: which partitions each request names, and which it removes."""
+"""Tests a follower's fetch session: which partitions each request contains, and which partitions it removes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of a follower's decisions, and a model of replicas that crash, lose records and elect new leaders."""
+"""Tests a follower's decisions by tables, and by a model of replicas that crash, lose records and elect new leaders."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_follower_retries_after_an_error_of_fetched_records_but_not_after_an_err
 
 @dataclass
 class Replica:
-    """A log as a list of (epoch, value); entries below `synced` survive a crash."""
+    """Holds a log as a list of (epoch, value); entries below `synced` survive a crash."""
 
     node: int
     records: list[tuple[int, str]] = field(default_factory=list)
@@ -114,7 +114,7 @@ class Replica:
 
 
 class Model:
-    """A controller that elects from the in-sync set, replicas that learn of elections late, and a leader per image."""
+    """Simulates a controller that elects from the in-sync set, and replicas that learn of elections late."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng

@@ -1,4 +1,4 @@
-"""Tables of the leader's rules for its followers."""
+"""Tests the leader's rules for its followers by tables."""
 
 from __future__ import annotations
 

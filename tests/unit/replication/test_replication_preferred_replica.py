@@ -1,4 +1,4 @@
-"""The replica that a consumer should read from: the follower in its rack with the longest log."""
+"""Tests which replica a consumer should read from: the follower in its rack with the longest log."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Producers, a coordinator and partitions, with a network between them that delays, repeats and loses messages.
+"""Simulates producers, a coordinator and partitions, with a network that delays, repeats and loses messages.
 
 Every request may arrive late, twice or never, and its answer may be lost. The coordinator is sometimes replaced while
-markers of the old one are in flight, and transactions time out. In every run: all records of a transaction have the
-outcome of the transaction; records that a producer knows to be committed exist exactly once; no transaction stays open.
+its markers are in flight, and transactions time out. In every run: all records of a transaction have the outcome of the
+transaction; records that a producer knows to be committed exist exactly once; no transaction stays open.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def header(offset: int, producer_id: int, epoch: int, sequence: int, flags: int)
 
 @dataclass
 class ModelPartition:
-    """A leader's log: batches with their producers, and the markers after them."""
+    """Holds a leader's log: batches with their producers, and the markers after them."""
 
     producers: ProducerStateManager = field(default_factory=ProducerStateManager)
     data: list[tuple[int, int, int]] = field(default_factory=list)  # offset, producer id, epoch
@@ -97,7 +97,8 @@ class World:
         self.collect_markers()
 
     def replace_coordinator(self) -> None:
-        """Starts a new coordinator, which sends all missing markers again; some markers of the old one still arrive."""
+        """Starts a new coordinator, which sends all missing markers again. Some markers of the old coordinator still
+        arrive."""
         self.coordinator = self.coordinator.reload()
         self.collect_markers()
 
@@ -161,9 +162,8 @@ class World:
 
 
 class Producer:
-    """A client: repeats requests until they are answered, aborts after errors, and initializes again when
-    it is fenced.
-    """
+    """Simulates a client: repeats requests until they are answered, aborts after errors, and initializes again when it
+    is fenced."""
 
     def __init__(self, world: World) -> None:
         self.world = world

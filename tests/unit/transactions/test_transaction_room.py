@@ -1,4 +1,4 @@
-"""A coordinator without free memory refuses new transactional ids, and keeps serving the existing ones."""
+"""Tests that a coordinator without free memory refuses new transactional ids, and keeps serving existing ids."""
 
 from __future__ import annotations
 

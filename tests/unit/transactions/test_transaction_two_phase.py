@@ -1,4 +1,4 @@
-"""KIP-939: an external coordinator decides, and a producer other than the writer may end the transaction."""
+"""Tests KIP-939: an external coordinator decides, and a producer other than the writer may end the transaction."""
 
 import random
 
@@ -18,7 +18,7 @@ CENTURY_MS = 100 * 365 * 24 * 60 * 60 * 1000
 
 
 def prepared(driver: Driver) -> Answer:
-    """Returns a producer that has written all its records and leaves the decision to others."""
+    """Returns a producer that has written all its records and leaves the decision to an external coordinator."""
     who = driver.init(two_phase=True)
     assert driver.add(who) is NONE
     return who

@@ -1,5 +1,7 @@
-"""A transaction coordinator without a broker: it takes requests and returns answers, markers and a journal. The test
-moves its clock."""
+"""Runs a transaction coordinator without a broker: it takes requests and returns answers, markers and a journal.
+
+The test moves the coordinator's clock.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,8 @@ class Driver:
         return self.transaction(name).state
 
     def in_state(self, state: State, *, version: int = V2) -> Answer:
-        """Brings the id into the state by its usual transitions. Returns the producer as the client knows it."""
+        """Brings the transactional id into the state by its usual transitions. Returns the producer as the client knows
+        it."""
         who = self.init()
         if state is State.EMPTY:
             return who

@@ -42,7 +42,7 @@ def parse_lines(data: bytes) -> list[str]:
     except (UnicodeDecodeError, ValueError, IndexError):
         raise CheckpointError("the file does not start with a version and a count of lines") from None
     if version != 0:
-        raise CheckpointError(f"version {version} is unknown")
+        raise CheckpointError(f"the checkpoint has the unknown version {version}")
     body = lines[2 : 2 + count]
     # The last line counts only if it ends in a newline: a number that was cut short still reads as a number.
     if count < 0 or len(body) != count or lines[2 + count :] != [""]:
@@ -63,7 +63,7 @@ def parse_offsets(data: bytes) -> dict[TopicPartition, int]:
             topic, partition, offset = line.split(" ")
             offsets[topic, int(partition)] = int(offset)
         except ValueError:
-            raise CheckpointError(f"the line {line!r} is not a topic, a partition and an offset") from None
+            raise CheckpointError(f"the line {line!r} does not consist of a topic, a partition and an offset") from None
     return offsets
 
 

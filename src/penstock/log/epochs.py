@@ -114,7 +114,7 @@ class LeaderEpochCache:
             try:
                 epoch, start = map(int, line.split(" "))
             except ValueError:
-                raise CheckpointError(f"the line {line!r} is not an epoch and an offset") from None
+                raise CheckpointError(f"the line {line!r} does not consist of an epoch and an offset") from None
             if cache.epochs and (epoch <= cache.epochs[-1] or start < cache.starts[-1]):
                 raise CheckpointError(f"epochs are out of order at the line {line!r}")
             cache.epochs.append(epoch)

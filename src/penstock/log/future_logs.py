@@ -201,7 +201,10 @@ class FutureLogs:
         start = log.log_start_offset
         await future.make_durable()
         if not await logs.save_checkpoints([logs.dirs.of(log)]):
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The checkpoints of {log.log_dir} could not be written.")
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"The checkpoints of {log.log_dir} could not be written: see the broker's log.",
+            )
         await self.mark(future)
         future.note_prepared(start)
 

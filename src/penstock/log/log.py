@@ -403,10 +403,7 @@ class Log:
         return self.health.failure is None and self.durability.is_behind
 
     def store(self) -> None:
-        """Writes index entries and leader epochs that are only in memory to files, without a sync.
-
-        Covers the index entries from the recovery point on.
-        """
+        """Writes leader epochs, and index entries from the recovery point on, from memory to files, without a sync."""
         for segment in self.segments.starting_at(self.recovery_point):
             segment.store_indexes()
         if self.epochs.changed:
@@ -443,7 +440,8 @@ class Log:
         hidden already."""
         if offset > self.high_watermark:
             raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"Offset {offset} is beyond the high watermark {self.high_watermark}."
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Offset {offset} is above the high watermark {self.high_watermark}: name a committed offset.",
             )
         if offset <= self.log_start_offset:
             return False

@@ -41,7 +41,7 @@ def parse_snapshot(data: bytes) -> list[SnapshotEntry]:
         raise SnapshotError("the file is shorter than an empty snapshot")
     version, crc = _HEAD.unpack_from(data)
     if version != VERSION:
-        raise SnapshotError(f"version {version} is unknown")
+        raise SnapshotError(f"the snapshot has the unknown version {version}")
     body = data[_HEAD.size :]
     if crc32c(body) != crc:
         raise SnapshotError("the checksum of the snapshot does not match")

@@ -114,7 +114,7 @@ def _uvarint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
     result = shift = 0
     for _ in range(_MAX_VARINT_BYTES):
         if position >= len(buffer):
-            raise DecodeError("a metadata record ends inside its frame")
+            raise DecodeError("a metadata record is cut off inside its frame")
         byte = buffer[position]
         position += 1
         result |= (byte & 0x7F) << shift

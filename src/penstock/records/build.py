@@ -115,7 +115,9 @@ def seal(header: BatchHeader, payload: Buffer) -> bytes:
         crc = crc32c(view, crc32c(_COVERED.pack(*header[5:])))
         return HEADER.pack(header[0], MIN_BATCH_LENGTH + len(view), header[2], MAGIC, crc, *header[5:])
     except struct.error:  # a timestamp computed from a damaged base and delta
-        raise KafkaError(ErrorCode.INVALID_RECORD, "A field of a record batch does not fit its type.") from None
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD, "A field of a record batch has a value that does not fit its type."
+        ) from None
 
 
 def encode_record(

@@ -51,7 +51,7 @@ def records_payload(batch: Buffer, header: BatchHeader, max_bytes: int = MAX_UNC
     data = decompress(codec, payload, max_bytes) if codec and header.records_count else bytes(payload)
     count = header.records_count
     if count < 0 or count * MIN_RECORD_SIZE > len(data):
-        raise invalid(f"A record batch claims {count} records in {len(data)} bytes.")
+        raise invalid(f"A record batch claims {count} records, which can't be in its {len(data)} bytes.")
     return data
 
 
@@ -85,7 +85,7 @@ def _read_all(header: BatchHeader, data: bytes) -> list[Record]:
             length, pos = read_varint(data, pos)
         record_end = pos + length
         if length < 0 or record_end > end:
-            raise invalid(f"A record claims a length of {length} in a batch of {end} bytes.")
+            raise invalid(f"A record claims the impossible length {length} in a batch of {end} bytes.")
         if (byte := data[pos + 1]) < 0x80:  # after one byte of attributes, which has no meaning yet
             timestamp = (byte >> 1) ^ -(byte & 1)
             pos += 2

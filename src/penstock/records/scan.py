@@ -78,7 +78,7 @@ def raw_records(header: BatchHeader, batch: Buffer, max_bytes: int = MAX_UNCOMPR
             length, pos = read_varint(data, pos)
             record_end = pos + length
             if length < 0 or record_end > end:
-                raise invalid(f"A record claims a length of {length} in a batch of {end} bytes.")
+                raise invalid(f"A record claims the impossible length {length} in a batch of {end} bytes.")
             attributes = data[pos]
             timestamp, start = read_varlong(data, pos + 1)
             offset, pos = read_varint(data, start)
@@ -110,7 +110,7 @@ def indexes_without_key(header: BatchHeader, data: bytes, limit: int) -> Slices[
                 length, pos = read_varint(data, pos)
                 record_end = pos + length
                 if length < 0 or record_end > end:
-                    raise invalid(f"A record claims a length of {length} in a batch of {end} bytes.")
+                    raise invalid(f"A record claims the impossible length {length} in a batch of {end} bytes.")
                 pos += 1
                 while data[pos] >= 0x80:  # the timestamp
                     pos += 1
@@ -144,7 +144,7 @@ def record_times(header: BatchHeader, data: bytes) -> Iterator[list[tuple[int, i
                 length, pos = read_varint(data, pos)
                 record_end = pos + length
                 if length < 0 or record_end > end:
-                    raise invalid(f"A record claims a length of {length} in a batch of {end} bytes.")
+                    raise invalid(f"A record claims the impossible length {length} in a batch of {end} bytes.")
                 delta, pos = read_varlong(data, pos + 1)
                 offset, pos = read_varint(data, pos)
                 times.append((base_offset + offset, base_timestamp + delta if append_time is None else append_time))

@@ -246,7 +246,8 @@ class FutureLog:
 
     @property
     def flush_is_due(self) -> bool:
-        """True if the copy should be flushed now, because a flush of its unsynced bytes at the swap would take long."""
+        """True if the copy has so many unsynced bytes that a flush at the swap would take long: it should be flushed
+        now."""
         log = self.log
         return log.appended_bytes - log.durability.flushed_bytes >= log.environment.unflushed_bytes
 

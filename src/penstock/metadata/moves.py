@@ -177,7 +177,7 @@ class _Board:
     # --- leaders -------------------------------------------------------------------------------------------------
 
     def even_out_leaders(self, only: Collection[TopicPartition] | None) -> None:
-        """Moves leaderships from brokers to brokers with at least two leaderships fewer.
+        """Moves leaderships from a broker to a broker with at least two leaderships fewer, until no such pair is left.
 
         If no leadership can move directly between two such brokers, leaderships move along a chain of other brokers.
 

@@ -82,11 +82,11 @@ def test_a_segment_with_uncommitted_records_is_not_replaced() -> None:
 
 
 @pytest.mark.parametrize("offset", [-1, 8, 9])
-def test_segment_of_an_uncommitted_offset_is_not_refilled(offset: int) -> None:
+def test_segment_of_an_uncommitted_offset_is_not_replaced(offset: int) -> None:
     assert segment_to_refill(filled(), offset) is None
 
 
-def test_a_compacted_log_is_not_refilled() -> None:
+def test_damaged_segment_of_a_compacted_log_is_not_replaced() -> None:
     log = filled()
     log.update_config(replace(THREE_EACH, cleanup_policy=frozenset({"compact"})))
     assert segment_to_refill(log, 4) is None

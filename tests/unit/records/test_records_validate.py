@@ -342,7 +342,7 @@ def test_search_for_invalid_timestamps_stops_after_the_maximum_number_of_record_
     assert slices <= MAX_RECORD_ERRORS // SLICE_RECORDS + 1
 
 
-def test_batch_that_was_unpacked_under_other_append_rules_is_unpacked_again() -> None:
+def test_batch_that_was_unpacked_before_a_config_change_is_unpacked_again() -> None:
     batch = build_batch([(NOW, b"k", bytes(100_000), ())], compression=Codec.ZSTD)
     old, new = replace(RULES, keys_required=True), replace(RULES, codec=Codec.LZ4)
     with pytest.raises(UnpackFirstError):

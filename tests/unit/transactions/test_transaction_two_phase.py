@@ -116,7 +116,7 @@ def test_the_last_producer_to_keep_a_transaction_can_end_it_and_all_earlier_prod
     assert driver.commit(third) == Answer(NONE, 1000, 3)
 
 
-def test_kept_transaction_accepts_no_new_partitions_and_verifies_no_partitions() -> None:
+def test_adding_and_verifying_partitions_of_a_kept_transaction_is_refused() -> None:
     driver = Driver(config=ENABLED)
     prepared(driver)
     kept = driver.init(two_phase=True, keep=True)

@@ -1,7 +1,8 @@
 """Decides whether a Fetch comes from a follower or from a consumer, and throttles followers.
 
-A follower is a registered broker that fetches over the inter-broker listener with its current broker epoch. A consumer
-can be told to read from a replica in its own rack.
+A follower is a registered broker that fetches with its current broker epoch: over the inter-broker listener or, if the
+node has an authorizer, with a principal that has CLUSTER_ACTION. A consumer can be told to read from a replica in its
+own rack.
 """
 
 from __future__ import annotations

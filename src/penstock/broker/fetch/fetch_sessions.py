@@ -5,8 +5,8 @@ session, or fetches without a session; any other epoch must be the session's nex
 request the client gets INVALID_FETCH_SESSION_EPOCH and opens a new session. Partitions that returned data move to the
 back of the order, so that a busy partition does not keep the other partitions from being read.
 
-The cache has a maximum of sessions and of partitions. A full cache evicts the least recently used sessions that were
-idle for `EVICTION_MS`. If all sessions were used more recently, the client gets no session.
+The number of sessions, and of partitions in all sessions, is limited. At the limit, the least recently used sessions
+are evicted if they were idle for `EVICTION_MS`. If all sessions were used more recently, the client gets no session.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Serves a Fetch with very many partitions in slices, so that other requests are served in between.
 
-The fetch parks at the partitions of a slice as soon as the slice is done: an append to one of them then wakes the fetch
-even while later slices are running. A slice only locates records in the segments. The records are read when all slices
-are done, as in a small fetch.
+As soon as a slice is done, the fetch parks at the partitions of this slice. So an append to one of these partitions
+wakes the fetch even while later slices are running. A slice only locates records in the segments. The records are read
+when all slices are done, as in a small fetch.
 """
 
 from __future__ import annotations

@@ -5,8 +5,9 @@
 - The first batch of the first partition with data is returned completely, even if it exceeds all limits, so that a
   consumer always makes progress.
 - Since v11 consumers may read from any replica, and the response names a replica in their rack (KIP-392).
-- A Fetch comes from a follower if it arrives on the inter-broker listener and names a registered broker with its
-  current broker epoch (v15+, KIP-903). Any other Fetch with a replica id gets no records.
+- A Fetch comes from a follower if it names a registered broker with its current broker epoch (v15+, KIP-903) and
+  arrives on the inter-broker listener. With an authorizer it may arrive on any listener, but its principal needs
+  CLUSTER_ACTION. Any other Fetch with a replica id gets no records.
 - A follower's fetch offset advances the high watermark, and client quotas do not apply to followers.
 """
 

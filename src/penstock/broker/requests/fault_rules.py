@@ -1,4 +1,4 @@
-"""Defines fault rules: a rule makes requests of an API, topic or partition fail, wait, or lose reply or connection.
+"""Defines fault rules: a rule makes matching requests fail or wait, or loses their reply or their connection.
 
     faults.add(api="Produce", topic="orders", partition=0, times=3, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     faults.add(api="Fetch", delay=0.2)                       until the rule is removed

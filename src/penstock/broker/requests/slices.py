@@ -5,9 +5,9 @@ of elements, not a time, so that the simulator repeats it exactly.
 
 Python's garbage collector visits every object from time to time and stops the process meanwhile: for 50 ms if a request
 has a hundred thousand elements, although none of them is in a reference cycle. So the collector is disabled while a
-large request runs, on the event loop or in threads, and until its next slice; it is enabled while the request waits for
-other events. If large requests follow each other without a gap, the collector is enabled again at `PAUSE_MAX_OBJECTS`
-objects, so that garbage does not pile up.
+large request runs, on the event loop or in threads, and while it waits for its next slice. It is enabled while the
+request waits for other events. If large requests follow each other without a gap, the collector is enabled again at
+`PAUSE_MAX_OBJECTS` objects, so that garbage does not pile up.
 """
 
 from __future__ import annotations

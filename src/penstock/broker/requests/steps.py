@@ -1,7 +1,7 @@
 """Runs handlers that are generators: a handler yields after each element of the request's array.
 
-The handler (type `Steps`) yields None after each element, or an awaitable to wait for. A short request is answered at
-once. A request may legally name a hundred thousand topics. During a long request, other requests are served after every
+A request may legally name a hundred thousand topics. The generator (type `Steps`) yields None after each element, or an
+awaitable to wait for. A short request is answered at once. During a long request, other requests are served after every
 `STEPS_PER_PASS` elements. Elements are counted, not timed, so that the simulator repeats a run exactly.
 """
 

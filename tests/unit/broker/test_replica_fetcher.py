@@ -104,7 +104,7 @@ def test_partition_that_fails_to_follow_its_leader_does_not_stop_other_partition
     run(scenario())
 
 
-def test_partitions_that_returned_records_move_to_the_end_of_the_next_fetch_without_a_session() -> None:
+def test_follower_without_a_fetch_session_names_partitions_that_returned_records_last() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         orders: list[list[int]] = []

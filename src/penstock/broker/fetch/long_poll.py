@@ -152,7 +152,7 @@ class Fetching:
         reader: Reader = ANY_CONSUMER,
         unsent: ByteBudget | None = None,
     ) -> None:
-        """Limits the bytes of unsent responses by the budget `unsent`; None means no limit."""
+        """Creates the fetch. `unsent` limits the bytes of all responses that are not sent yet; None means no limit."""
         self.partitions = partitions
         self.wanted = wanted
         self.min_bytes = min_bytes

@@ -47,7 +47,7 @@ ATTRIBUTES_AT, TRANSACTIONAL_BIT = 22, 0x10
 
 
 class Asker(NamedTuple):
-    """Holds the authorizer, the request's context, which names the client, and the metadata image."""
+    """Holds the authorizer, the metadata image, and the context of a request, which has the client's principal."""
 
     access: AccessControl
     ctx: RequestContext

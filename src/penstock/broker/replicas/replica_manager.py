@@ -192,7 +192,7 @@ class ReplicaManager:
     # --- figures
 
     def lags(self) -> dict[int, FollowerLag]:
-        """Returns how far the replicas on this node are behind, by leader."""
+        """Returns the lag of this node's replicas behind their leaders, by leader."""
         found: dict[int, FollowerLag] = {}
         for (leader, _), fetcher in self._fetchers.items():
             found.setdefault(leader, FollowerLag()).merge(fetcher.lag())

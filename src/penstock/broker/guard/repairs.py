@@ -132,9 +132,9 @@ class Repairs:
 
 
 def _common(first: memoryview, second: memoryview, at: int) -> memoryview:
-    """Returns the bytes that both sources serve: the shorter answer.
+    """Returns the bytes with which both responses begin, up to the end of the shorter response.
 
-    Raises KafkaError if the shorter answer is not a prefix of the longer answer.
+    Raises KafkaError if the responses differ before this end.
     """
     size = min(len(first), len(second))
     if first[:size] != second[:size]:

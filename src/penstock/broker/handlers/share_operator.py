@@ -74,7 +74,7 @@ async def _operate(broker: Broker, key: ShareKey, batches: list[Any]) -> None:
         if len(batches) > MAX_BATCHES or not kinds or not kinds <= {Acknowledge.RELEASE, Acknowledge.REJECT}:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"The ranges can't be served: send up to {MAX_BATCHES} ranges, each with type RELEASE or REJECT.",
+                f"There are too many ranges or a wrong type: send up to {MAX_BATCHES} ranges with RELEASE or REJECT.",
             )
         if len(kinds) > 1 or not 0 <= batch.first_offset <= batch.last_offset:
             raise KafkaError(

@@ -168,7 +168,7 @@ class StoredLogs:
             known = self._table.get(key)
             if known is not None:
                 raise DirectoryError(
-                    f"{topic}-{partition} is in {known.log_dir} and, damaged, in {directory.path}: move "
+                    f"{topic}-{partition} is in {known.log_dir}, and a damaged log of it is in {directory.path}: move "
                     "one of them away."
                 ) from error
             self._logs.corruptions[key] = str(error)

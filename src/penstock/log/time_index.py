@@ -64,8 +64,8 @@ class TimeIndex:
         return timestamp, self._base + relative
 
     def lookup(self, timestamp: int) -> int:
-        """Returns an offset from which to search: no batch that ends before this offset has a record at or after
-        `timestamp`."""
+        """Returns the offset at which a search for `timestamp` can start. All batches that end before this offset are
+        older."""
         if self._timestamps and timestamp >= self._timestamps[0]:
             return self._base + self._offsets[bisect_right(self._timestamps, timestamp) - 1]
         low, high = 0, self._file.stored

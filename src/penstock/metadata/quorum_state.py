@@ -47,7 +47,7 @@ class QuorumState:
                 raise QuorumStateError(f"data_version {version} is unknown; only 0 and {DATA_VERSION} are supported")
             epoch = int(fields["leaderEpoch"])
             if not 0 <= epoch <= MAX_EPOCH:
-                raise QuorumStateError(f"epoch {epoch} is above the largest epoch, {MAX_EPOCH}")
+                raise QuorumStateError(f"epoch {epoch} is above the largest possible epoch, {MAX_EPOCH}")
             return QuorumState(
                 int(fields["leaderId"]),
                 epoch,

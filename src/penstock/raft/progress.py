@@ -97,9 +97,8 @@ class Replicas:
         return [self._of_voter(voter.key) for voter in voters.voters if voter.node_id != self.me.node_id]
 
     def _of_voter(self, key: ReplicaKey) -> Replica:
-        """Returns the voter's replica. A voter from the properties has no directory: of the replicas with its id, the
-        replica that fetched last counts as the voter.
-        """
+        """Returns the voter's replica. A voter from the properties has no directory: then returns the replica with its
+        node id that fetched last."""
         known = self._latest.get(key.node_id) if key.directory_id == ZERO_UUID else self.table.get(key)
         return known or Replica(key)
 

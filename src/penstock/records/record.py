@@ -145,7 +145,7 @@ def _read_bytes(data: bytes, pos: int, record_end: int) -> tuple[bytes | None, i
 def _read_headers(data: bytes, pos: int, record_end: int) -> tuple[Headers, int]:
     count, pos = read_varint(data, pos)
     if count < 0 or count * 2 > record_end - pos:
-        raise invalid(f"A record claims {count} headers in {record_end - pos} bytes.")
+        raise invalid(f"A record claims {count} headers, which can't be in its {record_end - pos} bytes.")
     headers: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         key, pos = _read_bytes(data, pos, record_end)

@@ -83,7 +83,7 @@ def test_the_old_log_is_served_once_the_target_of_its_move_is_replaced() -> None
     assert found.log_dir == B
 
 
-def test_log_that_is_served_again_is_not_removed_when_the_lost_target_disk_comes_back() -> None:
+def test_start_fails_if_the_target_disk_comes_back_after_the_old_log_was_served_again() -> None:
     disk = MemoryDisk()
     swapped_and_written_to(disk)
     logs = directories(disk, count=1)
@@ -250,7 +250,7 @@ def made_again_in_b(disk: MemoryDisk) -> LogManager:
     return logs
 
 
-def test_copy_is_resumed_although_the_start_finds_a_log_of_a_deleted_topic_first() -> None:
+def test_start_resumes_a_copy_even_if_it_first_finds_a_log_of_a_deleted_topic() -> None:
     disk = MemoryDisk()
     made_again_in_b(disk)
     logs = directories(disk, count=3)
@@ -266,7 +266,7 @@ def test_copy_is_resumed_although_the_start_finds_a_log_of_a_deleted_topic_first
     assert old.endswith("-stray")
 
 
-def test_a_copy_whose_current_log_is_lost_is_kept_although_the_log_of_a_deleted_topic_is_found() -> None:
+def test_start_keeps_a_copy_without_its_current_log_if_it_finds_a_log_of_a_deleted_topic() -> None:
     disk = MemoryDisk()
     made_again_in_b(disk)
     disk.remove_tree(f"{B}/t-0")

@@ -149,7 +149,7 @@ def test_a_follower_may_join_the_isr_only_if_it_is_caught_up_and_registered_with
         ErrorCode.INELIGIBLE_REPLICA,  # an earlier attempt may still arrive and be granted
     ],
 )
-def test_leader_keeps_the_larger_isr_until_a_newer_image_after_its_isr_change_was_refused(code: ErrorCode) -> None:
+def test_leader_whose_isr_change_was_refused_keeps_the_larger_isr_until_a_newer_image_arrives(code: ErrorCode) -> None:
     leader = leading((1, 2))
     fetch(leader, 3, 10, end=10)
     leader.expand(3, 11)

@@ -178,7 +178,7 @@ def test_coordinator_reload_during_a_change_of_the_producer_id_leads_to_the_same
     assert after.commit(who) == Answer(NONE, 1001, 0)
 
 
-def test_end_of_a_transaction_changes_nothing_while_a_needed_new_producer_id_is_unavailable() -> None:
+def test_end_txn_that_needs_a_new_producer_id_changes_nothing_while_no_id_is_available() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)

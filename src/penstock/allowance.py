@@ -1,4 +1,4 @@
-"""Limits the memory that a node keeps for its clients: grants memory by estimate, and counts the real use now and
+"""Limits the memory that a node uses for its clients. Memory is granted by estimate; the real use is counted now and
 then."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Allowance:
         self._counted_ms: int | None = None
 
     def counted_by(self, counter: Callable[[], int]) -> None:
-        """Adds a function that returns the bytes that one owner uses now. All owners share the allowance."""
+        """Adds a function that counts the bytes of one owner. All owners share the limit."""
         self._counters.append(counter)
 
     def grant(self, size: int, now_ms: int) -> bool:

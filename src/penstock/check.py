@@ -2,7 +2,7 @@
 
 
 class InvariantError(Exception):
-    """Raised for a state that must not exist, according to the code's invariants."""
+    """Raised if an invariant of the code does not hold."""
 
 
 def check(condition: object, message: str) -> None:

@@ -155,7 +155,8 @@ def _parse_query(told: Any) -> Query | None:
 
 
 def free_name(wanted: str, spec: str | None = None) -> str:
-    """Returns `wanted`. Adds a number if another running pipeline, or a pipeline of another spec, has this name."""
+    """Returns `wanted`, with a number added if another running pipeline, or a pipeline of another spec, has this
+    name."""
     name, number = wanted, 1
     while (run := load(name)) is not None and _is_another(run, spec):
         number += 1

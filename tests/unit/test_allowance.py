@@ -1,4 +1,4 @@
-"""Memory grants stay within the limit; between two counts the allowance uses estimates."""
+"""Memory grants stay within the limit. Between two counts of the memory in use, granted bytes are added up."""
 
 from penstock.allowance import FULL_RECOUNT_MS, RECOUNT_MS, Allowance
 
@@ -13,7 +13,7 @@ class Held:
         return self.size
 
 
-def test_memory_used_before_the_first_grant_counts_towards_the_limit_of_all_grants() -> None:
+def test_memory_used_before_the_first_grant_counts_towards_the_limit() -> None:
     held = Held(60)
     allowance = Allowance(100)
     allowance.counted_by(held)
@@ -23,7 +23,7 @@ def test_memory_used_before_the_first_grant_counts_towards_the_limit_of_all_gran
     assert allowance.grant(-5, 1)
 
 
-def test_full_memory_allowance_is_recounted_now_and_then_but_not_at_every_refusal() -> None:
+def test_memory_in_use_is_recounted_now_and_then_but_not_at_every_refused_grant() -> None:
     held = Held(100)
     allowance = Allowance(100)
     allowance.counted_by(held)
@@ -34,7 +34,7 @@ def test_full_memory_allowance_is_recounted_now_and_then_but_not_at_every_refusa
     assert held.counted == 2
 
 
-def test_memory_of_loaded_state_counts_from_the_next_recount_on() -> None:
+def test_memory_that_grew_without_a_grant_counts_after_the_next_recount() -> None:
     held = Held()
     allowance = Allowance(100)
     allowance.counted_by(held)
@@ -43,7 +43,7 @@ def test_memory_of_loaded_state_counts_from_the_next_recount_on() -> None:
     assert not allowance.grant(1, RECOUNT_MS)
 
 
-def test_memory_allowance_is_shared_by_all_its_counters_and_unlimited_by_default() -> None:
+def test_memory_limit_is_shared_by_all_owners_of_memory_and_unlimited_by_default() -> None:
     allowance = Allowance(100)
     allowance.counted_by(Held(50))
     allowance.counted_by(Held(50))

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_docs_page_of_apis_is_current() -> None:
+def test_docs_page_of_apis_lists_the_apis_that_the_code_serves() -> None:
     printed = subprocess.run(
         [sys.executable, "-m", "tools.apis"], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
     ).stdout

@@ -1,7 +1,7 @@
-"""Every fenced block of the README and the docs is run as it is written, or is listed here with the reason why not.
+"""Runs every fenced block of the README and the docs as it is written, unless the block is listed here with a reason.
 
-Two things differ from a reader's terminal: PENSTOCK_BOOTSTRAP, or the address in a Python block, names this test's
-broker, and a command that serves gets `--port 0`, because the ports in the docs may be in use.
+Two things differ from a reader's terminal. PENSTOCK_BOOTSTRAP, or the address in a Python block, names this test's
+broker. A server command gets `--port 0`, because the ports in the docs may be in use.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Block(NamedTuple):
 
 
 def blocks() -> list[Block]:
-    """Returns all blocks, named by page and first line; the second with the same name gets the suffix (2)."""
+    """Returns all blocks, named by page and first line. A second block with the same name gets the suffix (2)."""
     found: list[Block] = []
     for path in PAGES:
         for language, text in FENCED.findall(path.read_text()):
@@ -50,7 +50,8 @@ def blocks() -> list[Block]:
 
 
 class Reader:
-    """A terminal of a reader: an empty directory, `penstock` on the PATH, and a broker at the usual address."""
+    """Imitates the terminal of a reader: an empty directory, `penstock` on the PATH, and a broker at the usual
+    address."""
 
     def __init__(self, place: Path, bootstrap: str) -> None:
         self.place = place
@@ -83,7 +84,7 @@ class Reader:
 
     @contextlib.contextmanager
     def serving(self, command: str) -> Iterator[str]:
-        """Runs a command that serves until the block ends; gives its address."""
+        """Runs a server command until the `with` block ends. Yields the address of the server."""
         process = subprocess.Popen(
             shlex.split(command, comments=True),
             cwd=self.place,
@@ -125,7 +126,8 @@ def run_python(block: Block, reader: Reader) -> None:
 
 
 def find_targets(block: Block, reader: Reader) -> None:
-    """Checks only that the targets exist: `make test` would run this test, and `make run` installs Spark."""
+    """Checks that the make targets exist, but runs none: `make test` would run this test, and `make run` installs
+    Spark."""
     makefile = (ROOT / "Makefile").read_text()
     for line in block.text.splitlines():
         program, target, *_ = line.split()
@@ -141,7 +143,7 @@ def run_in_repository(block: Block, reader: Reader) -> None:
 
 
 def run_rewrite(block: Block, reader: Reader) -> None:
-    """Runs the command, which leaves a script with the expected output unchanged."""
+    """Runs the command, and checks that it leaves scripts with the expected output unchanged."""
     scripts = sorted((ROOT / "tests" / "scenarios").glob("*.txt"))
     before = [each.read_text() for each in scripts]
     run_in_repository(block, reader)
@@ -149,7 +151,7 @@ def run_rewrite(block: Block, reader: Reader) -> None:
 
 
 def find_penstock(block: Block, reader: Reader) -> None:
-    """Runs all lines but the last, which installs a package from the network."""
+    """Runs all lines except the last, which installs a package from the network."""
     reader.environment["PATH"] = os.environ["PATH"]
     *before, pip = block.text.splitlines()
     assert pip.startswith("pip install ")
@@ -196,7 +198,7 @@ def run_check_and_start(block: Block, reader: Reader) -> None:
 
 
 def run_three_nodes(block: Block, reader: Reader) -> None:
-    """Starts three nodes, and runs the next block with them."""
+    """Starts three nodes, and runs the block `penstock cluster status` with them."""
     with reader.serving(block.text.split("#")[0].strip() + " --port 0") as bootstrap:
         status = next(each for each in blocks() if each.name == "README.md: penstock cluster status")
         reader.environment["PENSTOCK_BOOTSTRAP"] = bootstrap
@@ -204,7 +206,7 @@ def run_three_nodes(block: Block, reader: Reader) -> None:
 
 
 def compare_seed(block: Block, reader: Reader) -> None:
-    """Compares the sample of a run: its head exactly, its events without their numbers."""
+    """Runs the seed of the block. Its first three lines must be printed exactly; in other lines, numbers may differ."""
     first, *_ = block.text.splitlines()
     found = re.fullmatch(r"seed (\d+)  profile (\w+)  .*", first)
     assert found is not None
@@ -280,7 +282,7 @@ NOT_RUN = {
 }
 
 
-def test_every_code_block_of_the_docs_is_run_or_listed_with_a_reason() -> None:
+def test_every_code_block_of_the_docs_is_either_run_or_listed_with_a_reason() -> None:
     assert sorted([*RUN, *NOT_RUN]) == sorted(block.name for block in blocks())
 
 
@@ -290,14 +292,14 @@ def test_code_block_of_the_docs_works_as_written(block: Block, reader: Reader) -
 
 
 def test_blocks_of_the_readme_work_in_order_on_one_broker(reader: Reader) -> None:
-    """Runs the blocks like a new user: the leftovers of a block must not break the next."""
+    """Runs the blocks like a new user: topics and files that a block leaves must not break the next block."""
     for block in blocks():
         if block.page == "README.md" and RUN[block.name] in (run_python, run_shell, run_first_commands):
             RUN[block.name](block, reader)
 
 
 def test_no_page_of_the_docs_installs_penstock_from_a_package_index() -> None:
-    """There is no release yet, so the name on the index is free or belongs to another project."""
+    """Penstock has no release yet, so its name on the index is free or belongs to another project."""
     for path in PAGES:
         for names in re.findall(r"pip install ([^`\n]*)", path.read_text()):
             assert not re.search(r"(?<![\w/.-])penstock\b", names), f"{path.name}: pip install {names}"
@@ -307,7 +309,8 @@ def test_no_page_of_the_docs_installs_penstock_from_a_package_index() -> None:
 
 
 def commands() -> Iterator[tuple[str, str]]:
-    """Yields whole commands, in blocks and within sentences; patterns with alternatives or gaps are left out."""
+    """Yields the commands of the docs, from blocks and from sentences. Skips patterns such as `pipeline
+    list|status`."""
     for path in PAGES:
         text = path.read_text()
         for language, block in FENCED.findall(text):

@@ -1,4 +1,4 @@
-"""Files, functions and tests that the docs name exist."""
+"""Checks that the files, functions and tests that the docs name exist."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def functions(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_hop_in_the_architecture_page_names_an_existing_function(page: Path) -> None:
+def test_every_function_that_a_docs_page_names_exists(page: Path) -> None:
     hops = HOP.findall(page.read_text())
     missing = [f"{file}:{name}" for file, name in hops if name not in functions(SOURCE / file)]
     assert missing == []
 
 
-def test_the_architecture_page_has_five_paths_of_hops() -> None:
+def test_architecture_page_names_more_than_30_functions() -> None:
     assert len(HOP.findall(PAGES[0].read_text())) > 30
 
 
@@ -43,7 +43,7 @@ def test_every_file_named_in_the_docs_exists(page: Path) -> None:
 
 
 def named_tests(page: Path) -> Iterator[tuple[str, str]]:
-    """Yields (file, test) of each `tests/…::test` on a page. `::test` alone belongs to the file that was named
+    """Yields the file and the test of each `tests/…::test` on a page. `::test` alone belongs to the file named
     before."""
     file = ""
     for text in re.findall(r"`((?:tests/[\w/.]+)?(?:::\w+)?)(?:\[[^`]*\])?`", page.read_text()):

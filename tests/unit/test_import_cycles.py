@@ -1,4 +1,4 @@
-"""No module imports itself through others, imports for type checkers included."""
+"""Checks that no module imports itself through other modules. Imports for type checkers count as well."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REMAINING = {
 
 
 def cycles(graph: grimp.ImportGraph) -> list[list[str]]:
-    """Groups of modules that reach each other: strongly connected components, by Tarjan's algorithm."""
+    """Returns groups of modules that import each other: strongly connected components, by Tarjan's algorithm."""
     number: dict[str, int] = {}
     lowest: dict[str, int] = {}
     stack: list[str] = []

@@ -47,7 +47,7 @@ def steps(project: Path, target: str, *variables: str) -> str:
     return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=True).stdout
 
 
-def test_working_venv_is_left_unchanged(project: Path) -> None:
+def test_make_leaves_a_working_venv_unchanged(project: Path) -> None:
     assert MADE_ANEW not in steps(project, "broker")
     assert MADE_ANEW not in steps(project, "broker", f"PYTHON={sys.executable}")
 

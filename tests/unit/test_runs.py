@@ -1,4 +1,4 @@
-"""The files of pipeline runs: files that pipelines write, and invalid files."""
+"""Tests the files of pipeline runs: files that pipelines write, and invalid files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_clusters_and_topics_of_a_run_are_saved_and_read_back() -> None:
     assert shown.queries[0].topic_ids == ("x", "y")
 
 
-def test_a_second_table_of_a_topic_gets_another_name_even_if_the_first_run_has_ended() -> None:
+def test_run_with_another_spec_gets_a_numbered_name_even_after_the_first_run_has_ended() -> None:
     ended = replace(runs.begin("table-orders", "orders → /a"), state="done")
     runs.save(ended)
     assert runs.free_name("table-orders", "orders → /a") == "table-orders"
@@ -89,7 +89,7 @@ def test_number_of_queries_of_a_run_is_bounded() -> None:
         json.dumps({"name": "x", "pid": 5, "spec": "", "began": "", "state": {}}),
     ],
 )
-def test_an_invalid_file_of_a_run_is_skipped(place: Path, content: str) -> None:
+def test_invalid_file_of_a_run_is_skipped(place: Path, content: str) -> None:
     (place / "bad.json").write_text(content.replace('"x"', '"bad"'))
     (place / "directory.json").mkdir()
     runs.save(runs.begin("good", ""))
@@ -129,7 +129,7 @@ def test_run_file_of_an_older_version_is_read(place: Path) -> None:
 
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[bytes]]:
-    """Yields a process that is not a pipeline and reads until its input ends."""
+    """Yields a process that is not a pipeline. It runs until its input ends."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield process
         process.kill()
@@ -148,14 +148,14 @@ def test_stop_does_not_signal_another_process_that_has_the_pid_of_a_killed_pipel
     assert stranger.poll() is None
 
 
-def test_a_running_pipeline_is_stopped(stranger: subprocess.Popen[bytes]) -> None:
+def test_stop_ends_a_running_pipeline(stranger: subprocess.Popen[bytes]) -> None:
     runs.save(replace(runs.begin("demo", ""), pid=stranger.pid, started=processes.started(stranger.pid)))
     assert main(["pipeline", "stop", "demo"]) == Exit.OK
     assert stranger.wait(timeout=60) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("name", ["../evil", "../../../evil", "/etc/evil", "..", ".", "a b/c", "\0", "x" * 300])
-def test_every_run_name_stays_inside_the_directory(place: Path, name: str) -> None:
+def test_file_of_a_run_is_inside_the_directory_whatever_the_name_of_the_run(place: Path, name: str) -> None:
     outside = json.dumps({"name": name, "pid": os.getpid(), "spec": "", "began": ""})
     (place.parent / "evil.json").write_text(outside)
     assert runs.load(name) is None

@@ -1,7 +1,7 @@
-"""Judges the claims of a partition's replicas: which replica claims to lead, and where the replicas' logs end.
+"""Finds false claims of a partition's replicas about the leader, the log end and the high watermark.
 
-The observer asks each replica with OffsetForLeaderEpoch for the epoch that the controller decided. Only the leader of
-that epoch may answer. So a replica that answers claims to lead, and its answer has the end of its log.
+The observer sends OffsetForLeaderEpoch to each replica, with the epoch that the controller decided. Only the leader of
+that epoch may answer, so a replica that answers claims to lead. Its answer contains the end offset of its log.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ class Claim:
 
 
 def judge_claims(partition: str, leader: int, leader_epoch: int, claims: Sequence[Claim]) -> Iterator[Finding]:
-    """Yields the findings about claims that the controller's decision contradicts.
+    """Yields a finding for each replica that claims to lead, or claims a later epoch, against the controller's
+    decision.
 
-    The controller decided that `leader` leads in `leader_epoch`. It decides one leader for each epoch, so any other
-    node that claims to lead in this epoch is wrong, even if the observer does not have the newest metadata.
+    The controller decided that `leader` leads in `leader_epoch`. There is one leader in each epoch, so any other node
+    that claims to lead in this epoch is wrong, even if the observer's metadata is old.
     """
     for claim in claims:
         if claim.role is Role.LEADS and claim.node_id != leader:
@@ -48,10 +49,10 @@ def judge_claims(partition: str, leader: int, leader_epoch: int, claims: Sequenc
 def judge_marks(partition: str, leader: int, leader_end: int, marks: Mapping[int, int]) -> Iterator[Finding]:
     """Yields findings about high watermarks past the end of the leader's log.
 
-    `marks` are the high watermarks of the replicas, observed before `leader_end`: the end only grows in an epoch, and
-    no high watermark can be larger. If the high watermarks of most followers are past the end, the leader reports a
-    wrong end: a single follower can't cause this. With only one follower, it is unknown which of the two replicas is
-    wrong.
+    `marks` maps each replica to its high watermark, observed before `leader_end`. In one epoch the leader's log only
+    grows, and no high watermark can be past its end. If the high watermarks of most followers are past the end, the
+    leader is accused of reporting a wrong end: a single follower can't cause this. With only one follower, no node is
+    accused, because either replica may be wrong.
     """
     past = sorted(node for node, mark in marks.items() if mark > leader_end)
     if not past:
@@ -82,7 +83,7 @@ class Retreat:
 
 
 def judge_retreat(partition: str, retreat: Retreat) -> Finding:
-    """Returns the finding for an end offset that went back without a new epoch: a follower truncates only for a new
+    """Returns the finding about a follower whose log end went back in one epoch. Followers truncate only for a new
     leader."""
     evidence = (
         f"node {retreat.node_id} fetched from offset {retreat.now} after {retreat.was}, both in leader epoch "

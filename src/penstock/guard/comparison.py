@@ -21,7 +21,7 @@ DAMAGE = (Kind.CONTENT, Kind.CHECKSUM)
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Holds the observer's knowledge of the partition. Samples are judged by this knowledge."""
+    """Holds the observer's facts about the partition, such as its leader epoch. Samples are checked against them."""
 
     partition: str
     replicas: int
@@ -62,7 +62,7 @@ def compare(start: int, samples: Sequence[Sample], rules: Rules) -> Comparison:
 
 
 def _cut(samples: Sequence[Sample]) -> dict[int, list[Batch]]:
-    """Returns the batches of each sample with records. Equal samples, the usual case, are cut once."""
+    """Splits each sample that has records into batches. Equal samples, the usual case, are split only once."""
     cut: dict[int, list[Batch]] = {}
     known: list[tuple[bytes, int, list[Batch]]] = []
     for each in samples:
@@ -99,8 +99,8 @@ def _answers(start: int, samples: Sequence[Sample], rules: Rules) -> Iterator[Fi
 def _beside_damage(
     start: int, damaged: set[int], cut: Mapping[int, list[Batch]], early: tuple[Finding, ...], rules: Rules
 ) -> Comparison:
-    """Compares only the first batch: the damaged replica serves nothing, and the other replicas show where the batch
-    ends."""
+    """Compares only the first batch of the replicas that serve records. The replicas in `damaged` found their own copy
+    of this batch damaged, and serve no records."""
     first = {node: batches[:1] for node, batches in cut.items() if batches}
     found = _walk(start, first, rules) if first else Comparison(start, start)
     good = found.good or tuple(node for node, batches in first.items() if batches[0].intact)
@@ -124,7 +124,7 @@ def _walk(start: int, cut: Mapping[int, list[Batch]], rules: Rules) -> Compariso
 
 
 def _oddities(batch: Batch, rules: Rules) -> Iterator[Finding]:
-    """Yields findings about a batch that is the same in all replicas."""
+    """Yields findings about the epoch and the timestamp of a batch that is equal in all replicas."""
     if batch.leader_epoch > rules.leader_epoch:
         yield _epoch_finding(NOBODY, batch, rules)
     if 0 <= rules.latest_timestamp_ms < batch.max_timestamp:
@@ -138,7 +138,7 @@ def _epoch_finding(accused: int, batch: Batch, rules: Rules) -> Finding:
 
 
 def _difference(start: int, row: Mapping[int, Batch], oddities: list[Finding], rules: Rules) -> Comparison:
-    """Returns the findings about the first batches that differ."""
+    """Returns the findings about the first batch that is damaged or differs between replicas."""
     groups: dict[tuple[int, bytes], list[int]] = {}
     for node, batch in row.items():
         if batch.intact:
@@ -173,9 +173,10 @@ def _difference(start: int, row: Mapping[int, Batch], oddities: list[Finding], r
 
 
 def _may_be_compacted(batches: Sequence[Batch]) -> bool:
-    """Returns True if compaction can explain the difference: it removes records and whole batches, and nothing else.
+    """Returns True if compaction can explain the difference. Compaction removes records and whole batches, nothing
+    else.
 
-    Compaction keeps the offset of a batch, so two batches with one checksum and different offsets are not compacted.
+    Compaction keeps the offset of a batch, so it can't cause two batches with the same checksum and different offsets.
     """
     if len({batch.checksum for batch in batches}) < len(batches):
         return False

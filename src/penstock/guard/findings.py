@@ -25,8 +25,9 @@ class Kind(Enum):
     def counts(self) -> bool:
         """Returns True if a confirmed finding of this kind counts against the accused node.
 
-        A timestamp may come from a client, and a login may fail because of a wrong setting: these are only reported.
-        An end offset that went back is seen by the leader alone; the active controller confirms the missing records.
+        A timestamp may come from a client, and a login may fail because of a wrong setting: such findings are only
+        reported. An end offset that went back is seen by the leader alone; the active controller then looks for the
+        missing records itself.
         """
         return self not in (Kind.TIMESTAMP, Kind.AUTHENTICATION, Kind.END_OFFSET)
 

@@ -1,8 +1,8 @@
 """Counts the confirmed findings against each node, and says when they are enough for a quarantine.
 
-Only findings that the active controller observed itself are entered. A damaged replica that is found again and again is
-one finding, because disks may fail on any node. A replica that serves wrong data or makes a false claim counts again
-every RECOUNT_MS, because a correct node corrects itself.
+Only findings that the active controller observed itself are entered. A damaged replica that is found again and again
+counts once, because disks may fail on any node. A replica that still serves wrong data or makes a false claim counts
+again after RECOUNT_MS, because a correct node would have corrected itself by then.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Sample:
 
 
 class Batch(NamedTuple):
-    """Holds one batch of a sample. `digest` covers all bytes of the batch: replicas copy batches unchanged."""
+    """Holds one batch of a sample. `digest` is a hash of all its bytes: replicas copy batches unchanged."""
 
     base_offset: int
     next_offset: int
@@ -59,10 +59,10 @@ class Batch(NamedTuple):
 
 
 def batches_of(records: Buffer, end_offset: int) -> list[Batch]:
-    """Returns the whole batches at the start of `records`.
+    """Returns the whole batches at the start of `records`, up to and including the first damaged batch.
 
-    Ends after the first batch that is damaged, because its length can't be trusted. A replica always serves the first
-    batch whole, so a first batch that is incomplete has a damaged length. A replica serves nothing at or above its high
+    The length of a damaged batch can't be trusted, so no batch follows it. A replica always serves the first batch
+    whole, so a first batch that is incomplete has a damaged length. A replica serves nothing at or above its high
     watermark `end_offset`, so a batch at or above `end_offset` has a damaged offset.
     """
     view = memoryview(records)

@@ -202,8 +202,9 @@ class Cluster:
         named = [node for group in groups for node in group]
         for node in named:
             self._plan(node)
-        if len(named) != len(set(named)):
-            raise ValueError("a node can be in one group only")
+        twice = sorted({node for node in named if named.count(node) > 1})
+        if twice:
+            raise ValueError(f"nodes {twice} are in two groups: name each node once")
         rest = [node for node in self._plans if node not in named]
         self._apply_split([*groups, rest])
 

@@ -32,9 +32,9 @@ PACKAGES = ("penstock", "pyspark_penstock")
 class OrdinaryImports:
     """Imports this distribution's modules before pytest's own import hook can rewrite them.
 
-    pytest rewrites the asserts in all modules of a distribution that has a plugin. Here this would be the whole broker:
-    its compiled files would not be used, and a run that can't cache the rewritten modules would compile all of them
-    again.
+    pytest rewrites the asserts in all modules of a distribution that has a plugin. For Penstock, these are all modules
+    of the broker: Python would not use their compiled files, and a run that can't cache the rewritten modules would
+    compile all of them again.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Issues access tokens for tests of listeners with OAUTHBEARER. Needs joserfc, of the extra `oauth`."""
+"""Issues access tokens for tests of listeners with OAUTHBEARER. Needs joserfc, which the extra `oauth` installs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class TokenIssuer:
         return self.signed(json.dumps(content).encode())
 
     def signed(self, content: bytes, **header: Any) -> str:
-        """Returns a token with any content. The fields of `header` are added to the default fields, or replace them."""
+        """Returns a signed token with `content`, which need not be valid. `header` adds fields to the token's header,
+        or replaces default fields."""
         fields = {"alg": self.algorithm, "kid": self.kid, "typ": "JWT", **header}
         fields = {name: value for name, value in fields.items() if value is not None}
         registry = jws.JWSRegistry(algorithms=[self.algorithm], strict_check_header=False)

@@ -1,4 +1,4 @@
-"""Comparing samples of the replicas of a partition."""
+"""Tests the comparison of samples from the replicas of a partition."""
 
 import pytest
 
@@ -32,13 +32,13 @@ def accused(findings: tuple[Finding, ...]) -> list[tuple[Kind, int]]:
     return [(each.kind, each.accused) for each in findings]
 
 
-def test_replicas_with_the_same_bytes_agree_up_to_the_shortest_sample() -> None:
+def test_replicas_with_the_same_bytes_are_compared_up_to_the_end_of_the_shortest_sample() -> None:
     found = compare(0, [served(1, LOG), served(2, LOG[:-3]), served(3, LOG)], rules())
     assert (found.end, found.findings, found.damaged) == (4, (), frozenset())
 
 
 @pytest.mark.parametrize("liar", [1, 2, 3])
-def test_the_replica_that_differs_from_two_others_is_accused(liar: int) -> None:
+def test_replica_whose_content_differs_from_two_equal_replicas_is_accused(liar: int) -> None:
     samples = [served(node, OTHER if node == liar else LOG) for node in (1, 2, 3)]
     found = compare(0, samples, rules())
     assert accused(found.findings) == [(Kind.CONTENT, liar)]
@@ -47,36 +47,36 @@ def test_the_replica_that_differs_from_two_others_is_accused(liar: int) -> None:
     assert all(f"node {node}: batch 2 to 3, digest " in found.findings[0].evidence for node in (1, 2, 3))
 
 
-def test_two_replicas_with_different_content_accuse_no_node_without_a_third_replica() -> None:
+def test_no_node_is_accused_if_the_only_two_replicas_have_different_content() -> None:
     found = compare(0, [served(1, LOG), served(2, OTHER)], rules(2))
     assert accused(found.findings) == [(Kind.CONTENT, NOBODY)]
     assert not found.good
     assert not found.damaged
 
 
-def test_two_replicas_that_differ_accuse_no_node_while_the_third_replica_does_not_answer() -> None:
+def test_no_node_is_accused_if_two_replicas_differ_and_the_third_replica_does_not_answer() -> None:
     found = compare(0, [served(1, LOG), served(2, OTHER), Sample(3, Status.UNKNOWN)], rules())
     assert accused(found.findings) == [(Kind.CONTENT, NOBODY)]
 
 
-def test_single_node_cannot_make_two_other_nodes_look_wrong() -> None:
+def test_two_equal_replicas_are_not_accused_because_of_a_third_replica_with_other_content() -> None:
     found = compare(0, [served(1, OTHER), served(2, LOG), served(3, LOG)], rules())
     assert accused(found.findings) == [(Kind.CONTENT, 1)]
 
 
-def test_three_different_contents_accuse_no_node() -> None:
+def test_no_node_is_accused_if_all_three_replicas_have_different_content() -> None:
     third = batch(0) + batch(2, b"third") + batch(4)
     found = compare(0, [served(1, LOG), served(2, OTHER), served(3, third)], rules())
     assert accused(found.findings) == [(Kind.CONTENT, NOBODY)]
 
 
-def test_three_of_five_replicas_decide_against_two_replicas_with_the_same_wrong_content() -> None:
+def test_two_of_five_replicas_are_accused_if_the_other_three_have_the_same_other_content() -> None:
     samples = [served(node, OTHER if node in (1, 2) else LOG) for node in range(1, 6)]
     assert accused(compare(0, samples, rules(5)).findings) == [(Kind.CONTENT, 1), (Kind.CONTENT, 2)]
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
-def test_a_checksum_that_fails_accuses_its_replica_without_a_majority(replicas: int) -> None:
+def test_replica_with_a_wrong_checksum_is_accused_without_a_majority(replicas: int) -> None:
     bad = rotten(LOG, len(batch(0)) + 70)
     samples = [served(1, bad), *(served(node, LOG) for node in range(2, replicas + 1))]
     found = compare(0, samples, rules(replicas))
@@ -86,21 +86,21 @@ def test_a_checksum_that_fails_accuses_its_replica_without_a_majority(replicas: 
 
 
 @pytest.mark.parametrize("byte", [7, 15], ids=["offset", "leader epoch"])
-def test_a_flipped_bit_outside_of_the_checksum_is_different_content(byte: int) -> None:
+def test_flipped_bit_in_a_field_without_checksum_is_reported_as_different_content(byte: int) -> None:
     bad = rotten(LOG, len(batch(0)) + byte)
     found = compare(0, [served(1, LOG), served(2, bad), served(3, LOG)], rules(epoch=9))
     assert accused(found.findings) == [(Kind.CONTENT, 2)]
     assert found.damaged == {2}
 
 
-def test_batch_with_an_offset_above_the_high_watermark_counts_as_damaged() -> None:
+def test_batch_with_an_offset_above_the_high_watermark_is_reported_as_damaged() -> None:
     bad = rotten(LOG, len(batch(0)) + 2)
     found = compare(0, [served(1, LOG), served(2, bad)], rules(2))
     assert accused(found.findings) == [(Kind.CHECKSUM, 2)]
     assert found.good == (1,)
 
 
-def test_a_first_batch_with_a_damaged_length_is_a_checksum_finding() -> None:
+def test_first_batch_with_a_damaged_length_is_reported_as_a_wrong_checksum() -> None:
     bad = rotten(LOG, len(batch(0)) + 8)
     samples = [served(1, LOG), served(2, bad), served(3, LOG)]
     before = compare(0, samples, rules())
@@ -111,24 +111,24 @@ def test_a_first_batch_with_a_damaged_length_is_a_checksum_finding() -> None:
     assert found.good == (1, 3)
 
 
-def test_a_replica_that_reports_its_own_damage_is_refilled_from_the_others() -> None:
+def test_replica_that_reports_its_own_damage_is_marked_for_a_refill_from_intact_replicas() -> None:
     found = compare(0, [Sample(1, Status.DAMAGED), served(2, LOG), served(3, LOG)], rules())
     assert accused(found.findings) == [(Kind.CHECKSUM, 1)]
     assert (found.damaged, found.good, found.end) == (frozenset({1}), (2, 3), 2)
 
 
-def test_if_one_of_two_replicas_is_intact_it_is_the_good_copy() -> None:
+def test_only_intact_replica_of_two_is_named_as_the_good_copy() -> None:
     found = compare(0, [Sample(1, Status.DAMAGED), served(2, LOG)], rules(2))
     assert (found.damaged, found.good) == (frozenset({1}), (2,))
 
 
-def test_damage_on_every_replica_names_no_good_copy() -> None:
+def test_no_good_copy_is_named_if_every_replica_is_damaged() -> None:
     found = compare(0, [Sample(1, Status.DAMAGED), served(2, rotten(LOG, 70))], rules(2))
     assert found.good == ()
     assert found.damaged == {1, 2}
 
 
-def test_records_removed_by_compaction_accuse_no_node() -> None:
+def test_no_node_is_accused_if_compaction_can_explain_missing_records() -> None:
     whole = batch(0) + batch(2, b"two") + batch(4, b"four")
     without_second = batch(0) + batch(4, b"four")
     found = compare(0, [served(1, without_second), served(2, whole), served(3, whole)], rules())
@@ -137,13 +137,13 @@ def test_records_removed_by_compaction_accuse_no_node() -> None:
     assert found.end == 6
 
 
-def test_an_in_sync_replica_without_committed_records_is_accused_by_a_majority() -> None:
+def test_in_sync_replica_that_lacks_records_is_accused_if_a_majority_has_committed_them() -> None:
     found = compare(0, [Sample(1, Status.LACKING), served(2, LOG), served(3, LOG)], rules())
     assert accused(found.findings) == [(Kind.MISSING, 1)]
     assert "below offset 6, which nodes 2, 3 committed" in found.findings[0].evidence
 
 
-def test_missing_records_are_reported_only_if_a_majority_of_replicas_has_them() -> None:
+def test_missing_records_are_reported_only_if_a_majority_of_replicas_has_these_records() -> None:
     assert compare(0, [Sample(1, Status.LACKING), served(2, LOG)], rules(2)).findings == ()
     silent = [Sample(1, Status.LACKING), served(2, LOG), Sample(3, Status.UNKNOWN)]
     assert compare(0, silent, rules()).findings == ()
@@ -162,7 +162,7 @@ def test_a_batch_with_an_epoch_above_the_controllers_epoch_is_reported() -> None
     assert accused(alone.findings) == [(Kind.EPOCH, 1), (Kind.CONTENT, 1)]
 
 
-def test_a_timestamp_in_the_future_is_reported_only_with_a_limit() -> None:
+def test_timestamp_in_the_future_is_reported_only_if_a_limit_is_set() -> None:
     log = batch(0, at_ms=5_001)
     assert compare(0, [served(1, log)], rules(1)).findings == ()
     found = compare(0, [served(1, log)], rules(1, latest_ms=5_000))
@@ -170,6 +170,6 @@ def test_a_timestamp_in_the_future_is_reported_only_with_a_limit() -> None:
     assert compare(0, [served(1, log)], rules(1, latest_ms=5_001)).findings == ()
 
 
-def test_replicas_that_do_not_answer_give_no_finding() -> None:
+def test_replicas_that_do_not_answer_cause_no_finding() -> None:
     found = compare(7, [Sample(1, Status.UNKNOWN), Sample(2, Status.ABSENT), served(3, b"")], rules())
     assert (found.end, found.findings) == (7, ())

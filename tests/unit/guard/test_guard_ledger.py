@@ -1,4 +1,4 @@
-"""Counting confirmed findings against nodes."""
+"""Tests how confirmed findings against nodes are counted."""
 
 import pytest
 
@@ -10,7 +10,7 @@ def finding(partition: str, *, node: int = 2, kind: Kind = Kind.CONTENT) -> Find
     return Finding(kind, node, partition, 0, "")
 
 
-def test_findings_on_different_partitions_reach_the_threshold() -> None:
+def test_findings_about_different_partitions_of_a_node_add_up_to_the_threshold() -> None:
     ledger = Ledger(threshold=3, window_ms=1000)
     assert [ledger.enter(finding(f"t-{index}"), 0) for index in range(3)] == [False, False, True]
 
@@ -49,7 +49,7 @@ def test_findings_older_than_the_window_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.TIMESTAMP, Kind.AUTHENTICATION, Kind.END_OFFSET])
-def test_findings_that_prove_nothing_against_a_node_never_count(kind: Kind) -> None:
+def test_findings_about_timestamps_logins_and_end_offsets_never_count(kind: Kind) -> None:
     ledger = Ledger(threshold=1, window_ms=1000)
     assert not ledger.enter(finding("t-0", kind=kind), 0)
 
@@ -58,7 +58,7 @@ def test_a_finding_without_an_accused_node_never_counts() -> None:
     assert not Ledger(threshold=1, window_ms=1000).enter(finding("t-0", node=NOBODY), 0)
 
 
-def test_a_released_node_starts_with_no_findings() -> None:
+def test_node_released_from_quarantine_starts_with_no_findings() -> None:
     ledger = Ledger(threshold=2, window_ms=1000)
     ledger.enter(finding("t-0"), 0)
     ledger.forget(2)

@@ -18,7 +18,7 @@ NUMBER: Any = 5
 MAPPING: Any = {"retention.ms": 1000}
 
 
-def test_configs_and_properties_may_be_numbers_bools_and_lists() -> None:
+def test_values_of_configs_and_properties_may_be_numbers_bools_and_lists() -> None:
     config: dict[str, Any] = {
         "num.partitions": 3,
         "auto.create.topics.enable": False,
@@ -72,18 +72,18 @@ def test_configs_and_properties_may_be_numbers_bools_and_lists() -> None:
         (lambda: Faults().add(api="Prodce", delay=1), ValueError, "no API is called 'Prodce': did you mean Produce?"),
     ],
 )
-def test_a_misspelt_or_mistyped_argument_is_refused_with_the_nearest_names(
+def test_invalid_argument_is_refused_with_a_sentence_that_names_the_mistake(
     write: Callable[[], Any], kind: type[Exception], sentence: str
 ) -> None:
     with pytest.raises(kind, match=sentence.replace("?", r"\?")):
         write()
 
 
-def test_error_names_are_case_insensitive() -> None:
+def test_error_name_of_a_fault_rule_is_case_insensitive() -> None:
     assert Faults().add(error="not_leader_or_follower").error == 6
 
 
-def test_reading_a_missing_partition_is_refused(penstock: Broker) -> None:
+def test_reading_a_partition_that_does_not_exist_raises_an_error(penstock: Broker) -> None:
     penstock.create_topic("t", 2)
     with pytest.raises(ValueError, match="topic 't' has no partition 5: it has 2 partitions, counted from 0"):
         penstock.records("t", 5)

@@ -1,4 +1,4 @@
-"""The embedded broker as a user's test sees it."""
+"""Tests the embedded broker as a user's test sees it, with faults and with the pytest plugin."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def values(broker: Broker, topic: str) -> list[bytes | None]:
     return [record.value for record in broker.records(topic)]
 
 
-def test_written_records_are_read(penstock: Broker) -> None:
+def test_embedded_broker_returns_the_records_that_were_written(penstock: Broker) -> None:
     penstock.create_topic("t")
     write(penstock, "t", b"a", b"b")
     assert values(penstock, "t") == [b"a", b"b"]
@@ -43,7 +43,7 @@ def test_pytest_marker_sets_the_options_of_the_broker_fixture(penstock: Broker) 
         assert (topic.name, len(topic.partitions)) == ("wide", 3)
 
 
-def test_topics_take_configs_as_keywords(penstock: Broker) -> None:
+def test_create_topic_takes_configs_as_keyword_arguments(penstock: Broker) -> None:
     penstock.create_topic("t", partitions=2, retention_ms="12345")
     with penstock.client() as client:
         found = {config.name: config.value for config in client.describe_configs(2, "t")}
@@ -91,7 +91,7 @@ def deliver(broker: Broker, topic: str, **settings: object) -> KafkaError | None
     return outcome[0]
 
 
-def test_the_client_retries_after_a_retriable_error(penstock: Broker) -> None:
+def test_client_retries_after_an_injected_retriable_error(penstock: Broker) -> None:
     penstock.create_topic("t")
     rule = penstock.faults.add(api="Produce", topic="t", times=2, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert deliver(penstock, "t", **{"retry.backoff.ms": 10}) is None
@@ -136,7 +136,7 @@ def test_a_delay_fault_delays_the_request(penstock: Broker) -> None:
     assert time.monotonic() - began >= 0.2
 
 
-def test_a_fetch_error_of_one_partition_leaves_the_other_readable(penstock: Broker) -> None:
+def test_injected_fetch_error_of_one_partition_leaves_the_other_partition_readable(penstock: Broker) -> None:
     penstock.create_topic("t", partitions=2)
     with penstock.client() as client, client.producer() as producer:
         for partition in (0, 1):
@@ -146,7 +146,9 @@ def test_a_fetch_error_of_one_partition_leaves_the_other_readable(penstock: Brok
     assert rule.hits == 2
 
 
-def test_faults_do_not_delay_the_stop(penstock: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_that_loses_replies_does_not_delay_the_stop_of_the_broker(
+    penstock: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # a request that is still held makes the stop wait for all of its grace, longer than `stop` itself may take
     monkeypatch.setattr("penstock.testing.broker.STOP_GRACE_S", 2 * START_LIMIT_S)
     penstock.create_topic("t")
@@ -164,7 +166,7 @@ def test_faults_do_not_delay_the_stop(penstock: Broker, monkeypatch: pytest.Monk
 # --- the plugin ---------------------------------------------------------------------------------------------------
 
 
-def test_importing_the_plugin_imports_no_module_of_the_broker() -> None:
+def test_importing_the_pytest_plugin_imports_no_module_of_the_broker() -> None:
     probe = (
         "import sys, penstock.testing.plugin, penstock.testing;"
         "print([name for name in sys.modules if name.startswith('penstock.') and 'testing' not in name])"
@@ -174,8 +176,9 @@ def test_importing_the_plugin_imports_no_module_of_the_broker() -> None:
 
 
 @pytest.mark.programs
-def test_pytest_does_not_rewrite_modules_of_the_broker_although_its_distribution_has_a_plugin(tmp_path: Path) -> None:
-    """Runs with a wheel's list of files, by which pytest chooses modules; an editable install has none."""
+def test_pytest_does_not_rewrite_the_asserts_of_an_installed_broker(tmp_path: Path) -> None:
+    """Installs the package with a wheel's list of files, by which pytest chooses the modules to rewrite. An editable
+    install has no such list."""
     site, project = tmp_path / "site", tmp_path / "project"
     installed = site / "penstock-0.1.0.dist-info"
     for directory in (installed, project):
@@ -194,7 +197,7 @@ def test_pytest_does_not_rewrite_modules_of_the_broker_although_its_distribution
     assert done.returncode == 0, done.stdout
 
 
-def test_an_unknown_attribute_of_the_package_is_an_error() -> None:
+def test_unknown_attribute_of_penstock_testing_raises_attribute_error() -> None:
     import penstock.testing
 
     with pytest.raises(AttributeError, match="Nonsense"):
@@ -202,7 +205,7 @@ def test_an_unknown_attribute_of_the_package_is_an_error() -> None:
 
 
 @pytest.mark.programs
-def test_the_fixture_works_in_another_project(pytester: pytest.Pytester) -> None:
+def test_broker_fixture_works_in_the_tests_of_another_project(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         def test_it(penstock):

@@ -1,4 +1,4 @@
-"""`penstock.testing.Cluster`: killing, pausing and restarting its nodes."""
+"""Tests `penstock.testing.Cluster`: its nodes are killed, paused, restarted and split."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_cluster_survives_the_loss_of_the_active_controller() -> None:
         assert values(cluster, "t") == list(range(10))
 
 
-def test_writes_succeed_while_a_node_is_paused_and_it_catches_up() -> None:
+def test_writes_succeed_while_a_follower_is_paused_and_the_follower_catches_up() -> None:
     config = {"replica.lag.time.max.ms": "500", "broker.session.timeout.ms": "5000"}
     with Cluster(topics={"t": 1}, config=config) as cluster:
         follower = next(node for node in cluster.nodes if node not in (cluster.leader("t"), cluster.controller))
@@ -120,7 +120,7 @@ def test_smaller_group_of_a_split_cluster_loses_its_leaders_and_rejoins_after_th
         assert values(cluster, "t") == list(range(20))
 
 
-def test_a_node_that_starts_in_a_split_cluster_waits_for_the_other_nodes() -> None:
+def test_node_cut_off_by_a_split_finishes_its_start_after_the_split_heals() -> None:
     with Cluster(topics={"t": 1}, config=SHORT_SESSIONS) as cluster:
         cluster.kill(3)
         cluster.split([3])
@@ -134,9 +134,9 @@ def test_a_node_that_starts_in_a_split_cluster_waits_for_the_other_nodes() -> No
         assert values(cluster, "t") == list(range(10))
 
 
-def test_a_node_can_be_in_one_group_only() -> None:
+def test_split_refuses_a_node_in_two_groups_and_an_unknown_node() -> None:
     with Cluster(nodes=2) as cluster:
-        with pytest.raises(ValueError, match="one group only"):
+        with pytest.raises(ValueError, match=r"nodes \[1\] are in two groups: name each node once"):
             cluster.split([1], [1, 2])
         with pytest.raises(ValueError, match="no node 9"):
             cluster.split([9])

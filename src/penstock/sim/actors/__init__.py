@@ -1,5 +1,5 @@
-"""Contains the actors: producers, consumers, group members and administrators that use the cluster with the real
-client.
+"""Contains the actors: simulated producers, consumers, group members and administrators, which use the real client.
 
-Each actor is a process on its own host. It writes its requests and their answers into the run's history.
+Each actor is a process on its own host. It adds its requests and their answers to the history of the run, which the
+checks read.
 """

@@ -1,4 +1,4 @@
-"""Runs the actors, which use the cluster. Each actor is a process on its own host."""
+"""Runs the actors: the simulated clients of the cluster. Each actor is a process on its own host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RESTART_S = 1.0
 
 
 class Actor:
-    """Runs one actor of the plan. After a kill, the actor starts again as a new incarnation."""
+    """Runs one simulated client of the plan. After a kill, the client starts again as a new incarnation."""
 
     def __init__(self, clients: Clients, plan: ActorPlan) -> None:
         self._clients = clients
@@ -67,7 +67,7 @@ class Actor:
 
 class Role(Protocol):
     async def run(self) -> None:
-        """Runs the actor's workload until the simulation signals the actors to finish."""
+        """Runs the client's workload until the simulation signals all clients to finish."""
 
 
 #: Kind of an actor → its role and the options of that role.

@@ -57,7 +57,7 @@ class ClassicMember(Reader):
             await self._leave(client)
 
     async def _join(self, client: AsyncClient, topics: list[str]) -> list[TopicPartition]:
-        """Joins the group, and repeats this until an assignment arrives. Returns the assignment."""
+        """Joins the group, again after each rebalance, until the member gets an assignment. Returns the assignment."""
         while True:
             joined = await self._ask_to_join(client, topics)
             self._id, self._generation = joined.member_id, joined.generation_id
@@ -109,7 +109,7 @@ class ClassicMember(Reader):
             return
         if code in _LOST:
             self._id = ""
-        raise KafkaError(code, f"The coordinator of {self.options.group} refused a member.")
+        raise KafkaError(code, f"The coordinator of group {self.options.group} refused this member: start it again.")
 
     def _assign(
         self, client: AsyncClient, joined: JoinGroupResponse, topics: list[str]

@@ -1,5 +1,5 @@
-"""Defines the actors that read: readers that seek at random, group members, and a copier (read and write exactly
-once)."""
+"""Defines the simulated readers: readers that seek at random, group members, and a copier that copies records exactly
+once."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class _PartitionReader:
         self._problem(f"was shortened during each of {TRIES} readings")
 
     async def _read(self) -> bool:
-        """Reads the partition. Returns False if retention deleted records that were about to be read."""
+        """Reads the partition. Returns False if retention deleted records before they were read."""
         try:
             await self._bounds()
             self.view.records[self.partition] = await self._read_all(committed=False)
@@ -179,7 +179,7 @@ class _PartitionReader:
     async def _spot_checks(self) -> None:
         """Reads from random offsets, which the broker finds by its indexes.
 
-        Checks that each read begins at its offset.
+        Checks that each read begins at the requested offset.
         """
         records = self.view.records[self.partition]
         if not records or self.damaged:  # an index has no checksum: a flipped bit may lead past records

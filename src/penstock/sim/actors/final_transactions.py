@@ -1,7 +1,7 @@
 """Asks all brokers, after all faults have ended, for transactions that are still open.
 
-A transaction whose producer was killed ends with its timeout. If that timeout is too long to wait for, the producer
-starts once more, as an application does, and its start ends the transaction.
+The transaction of a killed producer ends with its timeout. If the timeout is too long to wait for, the producer starts
+once more, as an application does, and its start ends the transaction.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ async def unended_transactions(session: Session, client: AsyncClient, deadline: 
 
 
 async def restart_patient_producers(session: Session, client: AsyncClient, plan: Plan) -> None:
-    """Starts each producer once more if its transaction timeout is longer than STABLE_BOUND_S. The start ends a
-    transaction that the producer has left open."""
+    """Starts each producer again whose transaction timeout is longer than STABLE_BOUND_S. This ends a transaction that
+    the producer has left open."""
     for actor in plan.actors:
         timeout_ms, name = actor.params.get("transaction_timeout_ms", 0), actor.params.get("transactional_id")
         if name is not None and timeout_ms > STABLE_BOUND_S * 1_000:

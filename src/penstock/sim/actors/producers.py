@@ -164,7 +164,7 @@ class TransactionalWriter(Writer):
 
 
 async def end(session: Session, producer: Producer, transaction: Transaction, *, commit: bool) -> None:
-    """Ends a transaction. Raises KafkaError if its result is unknown."""
+    """Commits or aborts a transaction. Raises KafkaError if the result is unknown."""
     transaction.committed = commit
     transaction.decided = session.now
     try:

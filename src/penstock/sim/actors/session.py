@@ -1,4 +1,4 @@
-"""Defines the session: the client of one incarnation of an actor.
+"""Defines a session: the Kafka client of a simulated process from its start until its death.
 
 A session adds offset commits and offset fetches to the history.
 """
@@ -48,7 +48,7 @@ _COORDINATOR_MOVED = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAIL
 
 @dataclass(slots=True)
 class Clients:
-    """Holds what all clients of a run share: the history, and the signal that tells actors to finish."""
+    """Holds the objects that all clients of a run share: the history, and the signal to finish."""
 
     environment: Environment
     history: History = field(default_factory=History)
@@ -61,7 +61,7 @@ class Clients:
 
 @dataclass(slots=True)
 class Session:
-    """Runs the client of one incarnation of an actor."""
+    """Runs the Kafka client of a simulated process from its start until its death."""
 
     name: str
     clients: Clients
@@ -82,7 +82,7 @@ class Session:
 
     @property
     def done(self) -> bool:
-        """True once the run has signalled its actors to finish."""
+        """True once the run has signalled its clients to finish."""
         return self.clients.stopping
 
     def client(self) -> AsyncClient:
@@ -106,7 +106,7 @@ class Session:
     async def repeat(self, act: Callable[[AsyncClient], Awaitable[None]], pause_s: float | None) -> None:
         """Calls `act` with a client until the run ends, with pauses of `pause_s` seconds on average (None: no pauses).
 
-        After an error of the client or the cluster, the actor opens a new client and continues.
+        After an error of the client or the cluster, opens a new client and continues.
         """
         while not self.done:
             try:
@@ -175,7 +175,7 @@ class Session:
             self._notice(client, group, codes)
             for code in codes:
                 if code is not ErrorCode.NONE:
-                    raise KafkaError(code, f"The coordinator of group {group} refused to return its offsets.")
+                    raise KafkaError(code, f"The coordinator of group {group} refused to return the committed offsets.")
             for partition, offset in offsets.items():
                 self.history.committed.append(OffsetAnswer(group, partition, offset, began, self.now))
             return offsets

@@ -1,7 +1,7 @@
 """Defines the shared recreator, which deletes topics that other actors use, and creates them again with the same names.
 
-Each new topic with the same name gets its own range of committed offsets. From the range of a committed offset, the
-final reader learns for which of these topics the offset was committed.
+Commits for each of these topics use a separate range of offsets. So the range of a committed offset shows for which
+topic it was committed, although all the topics have the same name.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class SharedRecreator:
         session.note(f"created {name} again")
 
     async def _goes_on(self) -> bool:
-        """Waits between two steps of the actor. Returns False if the run has ended meanwhile. Some waits are long: the
-        topic then grows, or stays deleted, for some time."""
+        """Waits before the next request. Returns False if the run has ended meanwhile. Some waits are long, so that the
+        topic grows, or stays deleted, for some time."""
         await self.session.think(self.options.pause_s * self.session.random.choice((0.5, 0.5, 0.5, 8.0)))
         return not self.session.done

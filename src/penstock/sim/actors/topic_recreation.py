@@ -1,11 +1,8 @@
 """Defines the topic recreator, which deletes a topic and creates a new topic with the same name.
 
-A group commits offsets for each of these topics.
-
-Each new topic with the same name gets its own range of committed offsets. From the range of a committed offset, the
-final reader learns for which of these topics the offset was committed. After a deletion was requested, the rules no
-longer judge records and commits of the deleted topic. After a failed request the state of the topic is unknown, so the
-actor continues with another name.
+A group commits offsets for each of these topics, each time in a separate range of offsets. So the range of a committed
+offset shows for which topic it was committed. After a deletion was requested, the checks ignore records and commits of
+the deleted topic. After a failed request the state of the topic is unknown, so the actor continues with another name.
 """
 
 from __future__ import annotations
@@ -73,8 +70,8 @@ class TopicRecreator:
             await session.think(self.options.pause_s)
 
     async def _pause(self) -> bool:
-        """Waits between two steps of a round. Returns False if the run has ended meanwhile. The caller then ends the
-        round, because the remaining pauses could last longer than the time that actors have to finish."""
+        """Waits before the next request. Returns False if the run has ended meanwhile: the caller must then stop,
+        because more pauses could exceed the time in which actors must finish."""
         await self.session.think(self.options.pause_s)
         return not self.session.done
 

@@ -1,7 +1,7 @@
-"""Checks promises that depend on configs which change while a cluster runs.
+"""Checks guarantees that depend on topic configs, while these configs change.
 
-An acknowledgement promises fsync if penstock.acks.fsync or flush.messages demanded fsync all the time, from the sending
-of the record until the answer. A new config counts only after a delay in which all nodes learn of it. In a cluster the
+An acknowledgement promises fsync if penstock.acks.fsync or flush.messages required fsync all the time, from the sending
+of the record until the answer. A new config counts only after a delay, in which all nodes learn of it. In a cluster the
 config must also stay set until the end of the run: after a power loss, the controller uses the config of that moment.
 """
 

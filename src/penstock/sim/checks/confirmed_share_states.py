@@ -1,9 +1,9 @@
 """Checks that share coordinators keep the states that they have confirmed.
 
-A leader's write is confirmed when `SharePersister.write` returns. From then on, every state that a leader begins to
-read has at least the start offset of the write, and each record that the write acknowledged or archived is final or
-below the start offset. The coordinators' own states are compared at the end of the run. A write without a confirmation
-may or may not be stored.
+A write of a share-partition leader is confirmed when `SharePersister.write` returns. Every state that a leader reads
+later must have at least the start offset of the write. Each record that the write acknowledged or archived must still
+be acknowledged or archived, or be below the start offset. The coordinators' own states are compared at the end of the
+run. A write without a confirmation may or may not be stored.
 """
 
 from __future__ import annotations

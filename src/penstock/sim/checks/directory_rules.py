@@ -71,7 +71,7 @@ class DirectoryRules:
         return next((machine for machine in self._machines if machine.disk is disk), None)
 
     def _broken(self, rule: str, where: str, what: str) -> None:
-        """Reports the first violation of `rule` at each place `where`; ignores later violations."""
+        """Reports a violation of `rule` by the machine or log directory `where`. Ignores repeated violations."""
         if (rule, where) not in self._reported:
             self._reported.add((rule, where))
             self._violated(rule, f"{where} {what}")
@@ -140,7 +140,7 @@ class DirectoryRules:
         self._leading = found
 
     def _reaches(self, machine: Machine, controller: Machine) -> bool:
-        """True if both machines serve, and neither a slow disk nor the link between them delays their requests."""
+        """True if both machines serve, and no slow disk, cut link or slow link delays their requests."""
         if any(each.loop is None or each.loop.stopped or not each.serving for each in (machine, controller)):
             return False
         links = self._fabric.between(machine.name, controller.name)
@@ -149,8 +149,8 @@ class DirectoryRules:
         return not (machine.conditions.slow_s or controller.conditions.slow_s)
 
     def _led_from_failed(self, machine: Machine, image: MetadataImage) -> list[tuple[SimDisk, str, int]]:
-        """Returns the partitions that the machine still leads in the newest metadata although their log directory has
-        failed and another in-sync replica could lead."""
+        """Returns the partitions that the machine should no longer lead: their log directory has failed, and another
+        in-sync replica could lead. Uses the newest metadata."""
         broker, disk, own = machine.broker, machine.disk, image.brokers.get(machine.node_id)
         if broker is None or disk is None or own is None or own.fenced:
             return []

@@ -43,15 +43,13 @@ def commit_may_have_expired(plan: Plan, history: History, commit: OffsetCommit, 
 
 
 def expired_below(plan: Plan, view: FinalView) -> dict[TopicPartition, int]:
-    """Returns the final start offset of each partition with retention. Retention may have deleted the records below
-    it."""
+    """Returns the final log start offset of each partition with retention. Records below it may have expired."""
     retained = {topic.name for topic in plan.topics if topic.retained}
     return {partition: start for partition, start in view.log_start.items() if partition[0] in retained}
 
 
 def _gone_at(history: History, view: FinalView, write: Write) -> float | None:
-    """Returns the first time at which a client saw a log start offset above the record of `write`; None if no client
-    did."""
+    """Returns the first time at which a client saw a log start offset above the record; None if no client saw one."""
     times = [
         each.time for each in history.log_starts if each.partition == write.partition and each.offset > write.offset
     ]
@@ -75,7 +73,7 @@ def only_old_records_expire(plan: Plan, history: History, view: FinalView) -> It
 
 
 def old_records_are_deleted(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each partition that still has a record which, by the clocks of all machines, expired long ago."""
+    """Yields each partition that still has a record which expired long ago by the clocks of all machines."""
     if any(not jump.everywhere for jump in history.clock_jumps):
         return
     changed = {change.topic for change in history.configs}

@@ -48,7 +48,7 @@ NEWEST_ASSIGNMENT = 3
 
 
 class _Given(NamedTuple):
-    """Describes the answer that assigned a partition to its present owner: its time, and the coordinator that sent
+    """Describes the answer that assigned a partition to its present owner: its time and the coordinator that sent
     it."""
 
     began: float
@@ -198,8 +198,10 @@ class GroupOwnership:
     def _still_held(
         self, group_id: str, group: _Holdings, who: str, partition: Owned, since: _Given, answer: _Given
     ) -> None:
-        """Checks that no other member got the partition while `who` held it. `since` describes the answer that assigned
-        the partition to `who`; `answer` describes the last answer to `who`."""
+        """Checks that no other member was assigned the partition while the member `who` owned it.
+
+        `since` describes the answer that assigned the partition to `who`; `answer` describes the last answer to `who`.
+        """
         for other, held in group.held.items():
             given = held.get(partition)
             if other == who or given is None or given.coordinator != answer.coordinator:

@@ -1,7 +1,7 @@
-"""Checks the guard: it accuses only nodes that a fault has damaged or made lie, and a node in quarantine stays out of
-use.
+"""Checks the guard, which finds nodes with wrong data: it accuses only nodes that a fault has changed, and no partition
+uses a node in quarantine.
 
-A fault adds the nodes that it changes to `wrong`, and uses these rules to learn whether the guard has found the change.
+A fault adds the nodes that it changes to `wrong`, and asks these rules whether the guard has found the change.
 """
 
 from __future__ import annotations

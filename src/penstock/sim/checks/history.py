@@ -1,4 +1,4 @@
-"""Keeps the history of a run: requests of clients, their answers, and losses of machines. Rules read only the
+"""Keeps the history of a run: requests of clients, their answers, and data losses of machines. Rules read only the
 history."""
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class TablePass:
-    """Describes one pass of a reader over a compacted partition, from the start offset to `end`."""
+    """Describes one complete read of a compacted partition, from its start offset to `end`."""
 
     reader: str
     partition: TopicPartition
@@ -245,9 +245,9 @@ class UncleanElection:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Describes a power loss on a machine: all records from an offset on are lost.
+    """Describes the records that a machine lost with its power: all records from an offset on.
 
-    No acknowledgement has promised to keep these records.
+    No acknowledgement promised that these records survive.
     """
 
     time: float
@@ -310,8 +310,8 @@ class History:
     """Number of ranges of offsets that actors have reserved."""
 
     def next_range(self) -> int:
-        """Reserves a range of offsets for one topic. If several topics have the same name one after the other, the
-        range of a committed offset shows for which of them it was committed."""
+        """Reserves a range of offsets for commits to one topic. If a topic is recreated under the same name, the range
+        of a committed offset shows for which of the two topics it was committed."""
         self.ranges += 1
         return self.ranges
 
@@ -345,7 +345,7 @@ class StoredRecord:
 
 @dataclass(slots=True)
 class FinalView:
-    """Holds all data that the final reader read after the last fault."""
+    """Holds all data that the final reader has read after the last fault."""
 
     records: dict[TopicPartition, dict[int, StoredRecord]] = field(default_factory=dict)
     committed: dict[TopicPartition, dict[int, StoredRecord]] = field(default_factory=dict)

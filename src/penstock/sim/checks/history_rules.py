@@ -1,10 +1,10 @@
 """Checks the guarantees of `docs/guarantees.md` against a history.
 
 A killed process loses no acknowledged record. A machine that loses power may lose unsynced records at the end of a log:
-all records from some offset on. It loses no acknowledged record if acknowledgements wait for fsync. Only requested
-deletions and damaged files excuse other losses. In a cluster, records with acks=all survive if fewer than
-min.insync.replicas machines lose power at a time. So `History.power_losses` of a cluster has only the power losses that
-exceed this limit. Without a cluster, it has all power losses of the only node.
+all records from some offset on. It loses no record whose acknowledgement waited for fsync. Any other loss is a
+violation, unless a client requested the deletion or a fault damaged the files. In a cluster, records with acks=all
+survive if fewer than min.insync.replicas machines lose power at a time. So `History.power_losses` of a cluster has only
+the power losses that exceed this limit. Without a cluster, it has all power losses of the only node.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def _acknowledged(plan: Plan, history: History, view: FinalView) -> Iterator[Wri
 
 
 def _promised(plan: Plan, history: History, write: Write) -> bool:
-    """True if the acknowledgement promises that the record is not lost. acks=all always promises it. acks=1 promises it
-    only if the partition kept the same leader from the sending of the record on."""
+    """True if the acknowledgement promises that the record is not lost. With acks=all it always does. With acks=1 it
+    does only if the partition kept the same leader from the sending of the record on."""
     if plan.promises(write.acks):
         return True
     return write.acks == 1 and write.began >= history.one_leader_since.get(write.partition, float("inf"))
@@ -187,8 +187,7 @@ def offsets_keep_their_values(plan: Plan, history: History, view: FinalView) -> 
 
 
 def idempotence(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each record of an idempotent producer that is stored twice, or that is stored after a record that was sent
-    later."""
+    """Yields each record of an idempotent producer that is stored twice or in the wrong order."""
     # A copier writes the same value in every attempt: `copies_are_exact` judges copies.
     own = (write for write in history.writes if write.idempotent and not is_copy(write.value))
     writes = {write.value: write for write in own}

@@ -45,7 +45,7 @@ def readers_see_committed_records(plan: Plan, history: History, view: FinalView)
 
 
 def open_transactions_are_hidden(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each record that a read_committed reader got before the producer requested the end of its transaction."""
+    """Yields each record that a read_committed reader got while the record's transaction was certainly open."""
     written = {
         (write.partition, write.offset, write.value): write.transaction
         for write in history.writes
@@ -59,7 +59,7 @@ def open_transactions_are_hidden(plan: Plan, history: History, view: FinalView) 
 
 
 def readers_go_forward(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each case in which a reader, without a seek, went back or skipped an acknowledged record."""
+    """Yields each case in which a reader went back, or skipped an acknowledged record, without a seek."""
     acknowledged = _acknowledged(plan, history)
     for partition, reads in _passes(plan, history):
         writes = acknowledged[partition, reads[0].committed_only]

@@ -52,9 +52,9 @@ class Transaction:
         """True if `first` is a possible first offset of this transaction in a replica whose log starts at `start`.
 
         Two kinds of offsets are possible: the base offset of the first batch that the replica serves, and the base
-        offset of each earlier batch. None is possible if the replica serves no batch of the transaction. The rebuild
-        began to read at `log_begin`. If it has read no earlier marker of this producer, an offset below `log_begin` is
-        possible too, because the first batches of the transaction may have been deleted.
+        offset of each earlier batch. If the replica serves no batch of the transaction, no offset is possible. The
+        rebuild began to read at `log_begin`. If it has read no earlier marker of this producer, an offset below
+        `log_begin` is possible too, because the first batches of the transaction may have been deleted.
         """
         visible = next((base for base, end in self.batches if end > start), None)
         if first is None:
@@ -262,7 +262,7 @@ def _essence(entry: ProducerEntry) -> tuple[object, ...]:
 
 
 def _opened_alike(live: ProducerEntry, rebuilt: Rebuilt, start: int) -> bool:
-    """True if the replica and the rebuild agree on the open transaction of the producer."""
+    """True if the replica's state and the rebuilt state agree on the producer's open transaction."""
     opened, first = rebuilt.open.get(live.producer_id), live.txn_first_offset
     return first is None if opened is None else opened.may_begin_at(first, rebuilt.start, start)
 

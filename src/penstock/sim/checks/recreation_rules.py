@@ -1,7 +1,7 @@
 """Checks topics that are deleted and created again under the same name while clients use them.
 
 A client can't tell whether an acknowledged record went to the new topic or to the deleted topic. So the records and
-commits of these topics are removed from the history before the other rules judge it. On a single node, records written
+commits of these topics are removed from the history before the other rules check it. On a single node, records written
 since the last creation stay in the history. In a cluster they are removed too, because a node with old metadata may
 still accept records for the deleted topic.
 """
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 
 def set_aside(plan: Plan, history: History) -> None:
-    """Removes writes, reads and commits of recreated topics from the history, so that the other rules do not judge
-    them."""
+    """Removes writes, reads and commits of recreated topics from the history, so that the other rules ignore them."""
     names = {topic.name for topic in plan.topics if topic.recreated}
     if not names:
         return
@@ -44,8 +43,7 @@ def set_aside(plan: Plan, history: History) -> None:
 
 
 def _created_last(plan: Plan, history: History, name: str) -> float:
-    """Returns the time from which on the topic certainly exists; infinity if it is not certain that the topic
-    exists."""
+    """Returns the time since which the topic certainly exists; infinity if this is uncertain, as in every cluster."""
     changes = [change for change in history.topics if change.topic == name]
     if not changes:
         return 0.0

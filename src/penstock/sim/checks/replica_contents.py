@@ -9,9 +9,9 @@ A batch is committed by the first leader whose high watermark passes it. Each ba
 high watermark moves. In a compacted topic, a batch may have lost records, or be gone, but only below the offset up to
 which some replica has compacted its log.
 
-A machine that loses power may lose batches. If no promise covers the loss, missing batches of the partition are
-excused, from the first lost batch on. The excuse ends when the machine has all committed batches again. It also ends
-when a leader lacks one of these batches: from then on, the leader's log decides which batches are committed.
+A machine that loses power may lose batches. If no acknowledgement promised to keep them, replicas of the partition may
+lack batches from the first lost batch on. They may do so until the machine has all committed batches again, or until a
+leader lacks one of these batches: from then on, the leader's log decides which batches are committed.
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ class Committed:
             self.times.append((self.end, time))
 
     def cut(self, offset: int) -> None:
-        """Forgets the batches from `offset` on, because their loss is excused."""
+        """Forgets the batches from `offset` on, because a power loss or an unclean election was allowed to lose
+        them."""
         for base in [each for each, known in self.batches.items() if known.next_offset > offset]:
             self.records_excused += self.batches.pop(base).next_offset - base
         self.end = min(self.end, offset)
@@ -203,7 +204,7 @@ class ReplicaContents:
             self._missing(machine, key, log.log_end_offset, f"leads it in epoch {epoch}", "leader completeness", True)
 
     def _elected_unclean(self, machine: Machine, key: Key, partition: Partition) -> None:
-        """Handles an unclean election: excuses the committed batches that the new leader lacks, and all later
+        """Allows an unclean leader to lack committed batches. Forgets the first batch that it lacks, and all later
         batches."""
         known, image = self.partitions[key], partition.image
         if image.leader_recovery_state != RECOVERING or image.leader_epoch in known.unclean_epochs:
@@ -223,8 +224,8 @@ class ReplicaContents:
             known.cleaned = max(known.cleaned, result.end_offset)
 
     def power_lost(self, machine: Machine) -> Iterator[Loss]:
-        """Yields the records that a machine has just lost in a power loss. Leaves out topics that promise fsync,
-        because their losses are not excused."""
+        """Yields the records that a machine has just lost in a power loss. Leaves out topics that promise fsync: there,
+        every loss is a violation."""
         for (owner, key), cursor in self._cursors.items():
             known = self.partitions.get(key)
             if owner is not machine or known is None or self._promised(known.name[0]):
@@ -242,7 +243,7 @@ class ReplicaContents:
 
     @property
     def records_excused(self) -> int:
-        """Returns the number of committed records whose loss is excused."""
+        """Returns the number of committed records that a power loss or an unclean election was allowed to lose."""
         return sum(known.records_excused for known in self.partitions.values())
 
     # Comparing.
@@ -304,9 +305,10 @@ class ReplicaContents:
         return log.config.compact or log.topic in self._compacted
 
     def _missing(self, machine: Machine, key: Key, offset: int, how: str, rule: str, leads: bool) -> None:
-        """Reports that a replica lacks the committed batch at `offset`, unless a power loss excuses it.
+        """Reports that a replica lacks the committed batch at `offset`, unless an allowed loss explains this.
 
-        If the excused replica leads, all later committed batches are forgotten, because the leader's log now decides.
+        If the replica leads and a power loss explains the missing batch, all later committed batches are forgotten:
+        from now on, the leader's log decides.
         """
         known = self.partitions[key]
         if offset >= known.unclean_from and not leads:

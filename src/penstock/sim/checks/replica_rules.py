@@ -97,9 +97,9 @@ def _records(copy: ReplicaCopy) -> dict[int, tuple[bytes | None, bytes | None]]:
 
 
 def not_committed(machine: Machine, damaged: set[TopicPartition]) -> str:
-    """Describes a partition led by this machine whose high watermark is below its log end.
+    """Returns a text about a partition that this machine leads and whose high watermark is below its log end.
 
-    Returns an empty string if there is no such partition.
+    The text is empty if there is no such partition.
     """
     for partition in machine.broker.partitions if machine.broker is not None else ():
         if not partition.is_leader or not partition.is_open or (partition.topic, partition.index) in damaged:

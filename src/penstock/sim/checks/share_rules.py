@@ -41,8 +41,7 @@ def done_records_stay_done(plan: Plan, history: History, view: FinalView) -> Ite
 
 
 def deliveries_are_limited_and_counted(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each delivery whose delivery count is above the limit. Also yields each delivery whose count is not higher
-    than the count that the record had when it was released earlier."""
+    """Yields each delivery whose delivery count is above the limit, or not above the count at an earlier release."""
     answers = _answers(history)
     for delivery in history.share_deliveries:
         if not 1 <= delivery.deliveries <= MAX_DELIVERIES:

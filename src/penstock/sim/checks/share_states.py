@@ -53,8 +53,7 @@ class ShareStates:
         self._foreign = next(_not_held(led, member, ranges), None) if led.state is not None else None
 
     def accepted(self, led: LedSharePartition, member: str, ranges: Sequence[AcknowledgedRange]) -> None:
-        """Checks that the member had acquired the acknowledged records. Called after an acknowledgement that was not
-        refused."""
+        """Checks that the member had acquired the records of an accepted acknowledgement."""
         if self._foreign is not None:
             self._violated(RULE, f"{_name(led, self._foreign)} is acknowledged by {member}, which does not hold it")
 

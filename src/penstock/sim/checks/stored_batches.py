@@ -69,7 +69,7 @@ class Cursor:
         """How often the cursor has started again, at the start of the log."""
 
     def rewind(self) -> None:
-        """Makes the cursor read the log from its start again."""
+        """Makes the cursor read again from the start of the log."""
         self._segment = None
         self.offset = -1
         self.rewinds += 1

@@ -1,9 +1,8 @@
-"""Decides which records an unclean election may lose.
+"""Decides which records an unclean election may lose: the first committed record that the new leader lacks, and all
+later records.
 
-These are the first committed record that the new leader lacks, and all later records.
-
-The comparison of replicas finds this first record when the new leader begins to lead. Writes and reads of records that
-may be lost are not judged if they began before the election. All rules hold for the remaining records.
+The comparison of replicas finds this first record when the new leader begins to lead. Rules ignore writes and reads of
+records that may be lost, if they began before the election. All rules hold for the remaining records.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from penstock.sim.checks.history import History, Outcome
 
 
 def forgive_unclean_elections(history: History) -> None:
-    """Changes the history before the rules judge it: the outcome of writes that an unclean election may have lost
-    becomes unknown, and reads of these records are removed."""
+    """Prepares the history for the rules: if an unclean election may have lost a record, the outcome of its write
+    becomes unknown, and its reads are removed."""
     if not history.unclean:
         return
 

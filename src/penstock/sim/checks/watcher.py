@@ -52,7 +52,7 @@ class Progress(NamedTuple):
 
 
 class _ReplicaState(NamedTuple):
-    """Holds the state of a replica that the rules judge."""
+    """Holds the state of a replica that the rules check, such as its high watermark and its log end."""
 
     machine: Machine
     partition: Partition
@@ -64,7 +64,7 @@ class _ReplicaState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Excuses:
-    """Holds the losses of data that excuse violations at this moment."""
+    """Holds the present losses of data. Missing records that they explain break no rule."""
 
     lost: Sequence[Machine] = ()
     """Machines that lost data and are not back in sync."""
@@ -203,7 +203,7 @@ class Watcher:
         return f"{where} {'nobody' if partition.leader == NO_NODE else f'n{partition.leader}'}"
 
     def elected_unclean(self, key: Key, first: int) -> None:
-        """Notes that an unclean election has discarded the committed records from `first` on."""
+        """Notes that an unclean election has discarded the committed records from offset `first` on."""
         high, epoch = self._committed.get(key, (0, NO_NODE))
         self._committed[key] = (min(high, first), epoch)
 
@@ -275,7 +275,7 @@ class Watcher:
                     self._enough(key, machine, partition)
 
     def _agree(self, replicas: list[_ReplicaState]) -> None:
-        """Notes the time from which on all replicas of a partition know its newest leader. Before this time, an old
+        """Notes the time since which all replicas of a partition know its newest leader. Before this time, an old
         leader may still accept writes."""
         name = (replicas[0].partition.topic, replicas[0].partition.index)
         newest = self.leaderships[name][-1] if name in self.leaderships else None

@@ -33,7 +33,7 @@ RESET: Final = _Signal("RST")
 
 
 class ConnectionHost(Protocol):
-    """The interface of a host, with the methods that its connections use."""
+    """Defines the methods of a host that its connections use."""
 
     name: str
     up: bool
@@ -41,7 +41,7 @@ class ConnectionHost(Protocol):
 
 
 class ConnectionFabric(Protocol):
-    """The interface of the network, with the methods that its connections use."""
+    """Defines the methods of the network that its connections use."""
 
     timeline: Timeline
     random: Random

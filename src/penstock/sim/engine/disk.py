@@ -33,7 +33,7 @@ NORMAL_SYNC_S = 0.002
 
 @dataclass(slots=True)
 class DiskConditions:
-    """Holds the speed and the faults of a disk; the nemesis changes them while the node runs."""
+    """Holds the speed and the faults of a disk. Fault injection changes them while the node runs."""
 
     sync_s: float = NORMAL_SYNC_S
     """Mean time of an fsync; each takes between half and one and a half times as long."""
@@ -65,7 +65,7 @@ class DiskConditions:
         return self.slow_s if self.slow and within(path, self.slow) else 0.0
 
     def heal(self) -> None:
-        """Ends all faults of the disk. Its usual sync time stays."""
+        """Ends all faults of the disk. The usual duration of a sync does not change."""
         self.sync_s = NORMAL_SYNC_S
         self.stall_until = self.write_error = self.read_error = self.slow_s = 0.0
         self.broken = self.slow = self.filling = ""
@@ -100,7 +100,7 @@ class SimDisk:
             raise DiskError(errno.EIO, "the process is dead", path)
 
     def change(self, kind: str, path: str, size: int = 0) -> None:
-        """Called before every change of a file: raises DiskError, or kills the process, if a fault was planned for this
+        """Called before every change of a file. Raises DiskError, or kills the process, if a fault is planned for this
         change."""
         self._alive(path)
         self.trace.note(self.loop.name, f"disk {kind} {path} {size}")
@@ -279,7 +279,7 @@ class SimDisk:
             return function(*args, **kwargs)
 
     async def run_worker(self, module: str, request: bytes) -> bytes:
-        raise DiskError(errno.ENOSYS, "no other process can see these files", module)
+        raise DiskError(errno.ENOSYS, "a simulated disk is in memory, so no worker process can read it", module)
 
     def close(self) -> None:
         """Does nothing: the disk holds no resources."""
@@ -372,7 +372,7 @@ class SimFile:
             disk.loop.block(disk.sync_time(self.path))
 
     async def sync(self) -> None:
-        """Syncs everything written before the call; later writes are not covered."""
+        """Syncs all data written before the call; later writes are not covered."""
         inode = self._found()
         sequence = inode.sequence
         await asyncio.sleep(self._disk.sync_time(self.path))

@@ -98,7 +98,7 @@ class Environment:
     def running(self) -> Iterator[None]:
         """Turns automatic garbage collection off while the `with` block runs.
 
-        At the end of the block, kills all processes that still run.
+        At the end of the block, kills all simulated processes that still run.
         """
         with collected_by_hand():
             try:

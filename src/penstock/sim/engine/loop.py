@@ -366,7 +366,7 @@ class Timeline:
     def run(self, main: Coroutine[Any, Any, T], loop: ProcessLoop, *, until: float = float("inf")) -> T:
         """Runs everything until `main`, a task of `loop`, is done, and returns its result.
 
-        Raises SimulationError if it is not done at the virtual time `until`.
+        Raises SimulationError if the task is not done at the virtual time `until`.
         """
         task: asyncio.Task[T] = loop.create_task(main)
         idle_turns, last = 0, self.now
@@ -403,7 +403,8 @@ class Timeline:
         return self._events[0][0] if self._events else float("inf")
 
     def step(self) -> None:
-        """Runs one turn of one process; if none is ready, moves time to the next event."""
+        """Runs one iteration of the event loop of a ready process. If no process is ready, moves time to the next
+        event."""
         outer = events._get_running_loop()
         try:
             self._step()
@@ -411,8 +412,8 @@ class Timeline:
             events._set_running_loop(outer)
 
     def _step(self) -> None:
-        """Runs one step. Leaves asyncio's running loop set afterwards, because resetting it would double the cost of a
-        step."""
+        """Does the work of `step`. Leaves asyncio's running loop set afterwards, because resetting it would double the
+        cost."""
         runnable = self.runnable
         if not runnable:
             if not self._events:
@@ -526,7 +527,7 @@ async def run_in(loop: ProcessLoop, work: Coroutine[Any, Any, T]) -> T:
 
     if loop.dead:
         work.close()
-        raise ProcessDied(f"{loop.name} is not running.")
+        raise ProcessDied(f"Process {loop.name} is not running: start its machine first.")
     with loop.timeline.inside(loop):
         task = loop.create_task(work)
         task.add_done_callback(finished)

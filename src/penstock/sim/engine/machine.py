@@ -158,8 +158,8 @@ class Machine:
 
     @property
     def min_free_bytes(self) -> int:
-        """Returns the free bytes that the node keeps in each log directory: it refuses records of clients that would
-        use this space. 0 means that there is no limit."""
+        """Returns the free bytes that the node keeps in each log directory, by refusing records of clients. 0 means
+        that there is no limit."""
         return self.settings().int(MIN_FREE_BYTES)
 
     # Starting and stopping.
@@ -300,7 +300,7 @@ class Machine:
     def die_at_change(self, count: int, how: Callable[[], None]) -> None:
         """Counts the changes of the disk from now on, and kills the process in the middle of change `count`.
 
-        Then calls `how`, which completes the fault, for example as a power loss.
+        Then calls `how`, which may add to the fault, for example a power loss.
         """
         disk = self.disk
         if disk is None:
@@ -342,8 +342,8 @@ class Machine:
         self.resume()
 
     def voter_directory(self) -> bytes | None:
-        """Returns the id of the directory that holds the votes. If the disk is replaced, the quorum notices the new
-        id."""
+        """Returns the id of the directory that holds the votes. A new disk has a new id, by which the quorum recognises
+        it."""
         broker = self.broker
         return broker.metadata.voter.directory_id if broker is not None else None
 

@@ -122,8 +122,8 @@ class Fabric:
         return [end for host in self.hosts.values() for end in host.endpoints if end.outgoing]
 
     def heard_out(self, name: str, peers: Collection[str]) -> bool:
-        """True if every open connection to the host `name` comes from one of `peers`. Then no bytes of a client are
-        still on their way to the host."""
+        """True if every open connection to the host `name` comes from one of `peers`. No bytes of a client are then on
+        their way to the host."""
         return all(end.outgoing or end.peer.host.name in peers for end in self.host(name).endpoints)
 
     # Handshakes.
@@ -220,7 +220,7 @@ class SimNetwork:
     ) -> Listening:
         port = port or self._host.free_port()
         if port in self._host.listeners:
-            raise OSError(errno.EADDRINUSE, "the port is in use")
+            raise OSError(errno.EADDRINUSE, f"port {port} is in use: choose another port")
         listening = SimListening(self._host, port, self._loop, factory)
         self._host.listeners[port] = listening
         return listening

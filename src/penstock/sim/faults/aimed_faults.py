@@ -187,8 +187,8 @@ class AimedFaults:
         return led is not None and own is not None and own.log.log_end_offset < led.log.high_watermark
 
     async def _rejoining(self, fault: FaultPlan, machine: Machine) -> CaughtRequest | None:
-        """Keeps a machine down until it has left all ISRs. Returns the held request that would add it to an ISR
-        again."""
+        """Kills a machine, which restarts later, and waits until it has left all ISRs. Then holds back and returns the
+        request that would add it to an ISR again; None if there is no such request."""
         machine.kill()
         self._target.restart(machine, BACK_S)
         out = await self._until(lambda: not self._in_any_isr(machine), ISR_BOUND_S)
@@ -247,7 +247,7 @@ class AimedFaults:
         await asyncio.sleep(ARRIVED_S)
 
     def _apart(self, one: Machine, other: Machine) -> AbstractContextManager[None]:
-        """Cuts the links between two machines; both still reach all others."""
+        """Cuts the links between two machines. Both machines still reach all other machines."""
         return self._cut([(one.name, other.name), (other.name, one.name)])
 
     def _isolated(self, machine: Machine) -> AbstractContextManager[None]:

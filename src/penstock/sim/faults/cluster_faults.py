@@ -134,7 +134,8 @@ class ClusterFaults:
         await self._cut_off(fault, machine, random.choice(("both", "both", "out", "in")))
 
     async def _isolate_moving_leader(self, fault: FaultPlan, random: Random) -> None:
-        """Moves the replicas that a machine leads to other directories, and cuts the machine off from the others.
+        """Starts to move a leader's replicas to other log directories, and cuts the machine off from the other
+        machines.
 
         The moves have to wait for the controller. Meanwhile the copies get records that the machine has to truncate
         when it follows the next leader.

@@ -75,7 +75,8 @@ class Led(NamedTuple):
 
 
 class Forger:
-    """Forges messages from the current state of their receiver: an epoch that is past there is past on every node."""
+    """Forges messages from the current state of the receiver. An epoch that is past for the receiver is past
+    everywhere."""
 
     def __init__(self, target: FaultTarget) -> None:
         self._target = target
@@ -257,7 +258,7 @@ class Forger:
     # Brokers.
 
     def _broker(self, random: Random) -> tuple[Machine, MetadataImage, BrokerImage] | None:
-        """Returns the controller, its image, and a broker that is registered there."""
+        """Returns the controller, its metadata image, and a broker that is registered in this image."""
         controller = self._target.controller
         image = controller.image if controller is not None else None
         if controller is None or image is None or not image.brokers:

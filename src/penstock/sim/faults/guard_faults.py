@@ -1,5 +1,5 @@
-"""Injects faults that the guard has to find: damaged or forged records of one replica, and a node that falsely claims
-to lead.
+"""Injects faults that the guard (`broker.guard`) has to find: damaged or forged records of one replica, and a node that
+falsely claims to lead.
 
 Each fault waits until the guard has found it, and reports a violation if the guard does not find it in time. A fault is
 given up if the machine restarts or its replica leaves the in-sync set meanwhile. Afterwards an operator releases the
@@ -143,8 +143,8 @@ class GuardFaults:
     # Claims.
 
     async def _lie(self, fault: FaultPlan, random: Random) -> None:
-        """Makes a node claim to lead partitions of other leaders, until the node is in quarantine and for a while
-        after.
+        """Makes a node claim to lead partitions of other leaders, until the node is in quarantine, and some time
+        longer.
 
         The active controller is killed meanwhile: the quarantine must survive this.
         """

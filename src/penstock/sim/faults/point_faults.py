@@ -1,6 +1,6 @@
 """Injects the faults at chosen points of a run; `plan.points` defines the kinds of points and of faults.
 
-A fault runs inside the step of the process that reached the point. All numbers (how long, how bad) are drawn from a
+A fault runs inside the call of the process that reached the point. All numbers (how long, how bad) are drawn from a
 random stream of that point, so that the same seed and choice give the same run.
 """
 
@@ -198,7 +198,7 @@ class PointFaults:
         return fault.replace(POWER, KILL) if kind == KILL else fault
 
     def _stop_soon(self, point: Point, fault: str, machine: Machine, kind: str, random: Random) -> None:
-        """Stops a machine (kill, power loss or pause) as soon as the running step is over."""
+        """Stops a machine (kill, power loss or pause) when the code that runs now has returned to the event loop."""
         kind = self._allowed(kind, machine)
         self._note(point, self._carried_out(fault, kind), f"{kind} of {machine.name}")
         timeline = self._target.timeline
@@ -219,7 +219,7 @@ class PointFaults:
             target.kill(machine, seconds)
 
     def _die(self, point: Point, fault: str, machine: Machine, kind: str, random: Random) -> NoReturn:
-        """Ends the process immediately, inside the step that it is taking."""
+        """Ends the process immediately, inside the call that reached the point."""
         self._stop_soon(point, fault, machine, kind, random)
         assert machine.loop is not None
         machine.loop.kill()

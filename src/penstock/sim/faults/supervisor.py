@@ -27,7 +27,7 @@ class Supervisor:
         self.operations: list[asyncio.Task[None]] = []
 
     def restart(self, machine: Machine, after_s: float) -> None:
-        """Plans the restart of a stopped machine in `after_s` seconds, in place of an earlier plan."""
+        """Plans the restart of a stopped machine in `after_s` seconds. Replaces an earlier plan."""
         self._restart_at[machine] = self._timeline.now + after_s
 
     def restart_now(self, machine: Machine) -> None:

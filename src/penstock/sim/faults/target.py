@@ -101,8 +101,7 @@ class FaultTarget:
         self.restart(machine, off_s)
 
     def finish_upgrade(self, code: NodeCode) -> None:
-        """Upgrades the machines that still run the old version because the rolling upgrade ended, or a fault came,
-        before their turn."""
+        """Upgrades the machines that still run the old version at the end of the rolling upgrade."""
         for machine in self.machines:
             if machine.code.version != code.version:
                 machine.kill()

@@ -24,7 +24,7 @@ class RollingUpgrade:
         self._random = target.environment.random("upgrades")
 
     async def run(self) -> None:
-        """Upgrades the machines in a random order, evenly over the time of faults."""
+        """Upgrades the machines in a random order, spread evenly over the time in which faults are injected."""
         target, random = self._target, self._random
         machines = random.sample(target.machines, len(target.machines))
         pause = target.plan.duration_s / (len(machines) + 1)

@@ -208,7 +208,7 @@ def _returns_nothing(block: Block) -> bool:
 
 
 def _is_step(statement: ast.stmt) -> bool:
-    """True for a compound statement, such as `if` or `for`. For simple statements there is another operator."""
+    """True for a compound statement, such as `if` or `for`. Simple statements are changed by another operator."""
     return isinstance(statement, ast.If | ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Try)
 
 

@@ -1,4 +1,4 @@
-"""Starts a fresh process for each mutant and way of testing, under limits, and judges how the process ended.
+"""Starts a fresh process for each mutant and way of testing, under limits, and evaluates how the process ended.
 
 A kill counts only if the same run passes without the mutant. For each package, the unit tests run once without a
 mutant. Tests that fail in this run are left out, and each mutant gets only the tests that run its function. If a
@@ -34,7 +34,7 @@ MOST_NAMED_TESTS = 500
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """Holds, for each function of the mutated packages, the unit tests that run it, the most specific test first."""
+    """Maps each function of the mutated packages to the unit tests that run it. The most specific test comes first."""
 
     early: frozenset[str]
     """Functions that run while modules are imported and tests collected."""
@@ -105,8 +105,8 @@ class Runner:
     # Simulator.
 
     def by_sim(self, mutant: Mutant) -> Outcome:
-        """Runs simulated runs (`worker.rotation`) until one of them kills the mutant. If that run also fails without
-        the mutant, leaves the run out and starts the rotation again."""
+        """Runs one simulation after the other (`worker.rotation`) until one of them kills the mutant. If this
+        simulation also fails without the mutant, leaves it out and starts again."""
         spent = 0.0
         while True:
             task = SimTask(self.cpu_s, self.first_seed, skipped=sorted(self.failing), package=mutant.package)

@@ -2,7 +2,7 @@
 
 The argument of the process is a JSON object from its parent, see `main`. The process prints a JSON line before each
 simulated run. Its last line is the result. If it dies without a result (an endless loop, too much memory), its parent
-judges it by its exit status. No module of the node is imported before the hook is installed.
+uses its exit status instead. No module of the node is imported before the hook is installed.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def run_sim(name: str, task: SimTask, reporter: _Reporter) -> Outcome:
 
 
 def run_reach(task: SimTask) -> list[str]:
-    """Returns the functions of the mutated packages that the rotation runs within its CPU time."""
+    """Returns the functions of the mutated packages that simulated runs call within the given CPU time."""
     finder = ReachFinder(ROOT)
     finder.install()
     for drawn in rotation(task.first_seed):

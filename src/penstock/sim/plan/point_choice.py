@@ -1,10 +1,10 @@
 """Chooses the faults of a run among the points that an earlier run of the same plan passed.
 
-Most of a run's points are fetches and writes of segments. So the choice takes first a kind of point, then a cell of
-that kind, then a point of that cell: rare points are hit as often as frequent points. The kind and the cell with the
-lowest coverage come first. Half of the faults hit messages between nodes. About half of the faults get a second fault
-at the same point or at one of the next points, because many bugs need a second fault before the effects of the first
-fault are repaired.
+Most of a run's points are fetches and writes of segments. So the choice takes first a kind of point, then a cell (kind,
+fault and role of the machine), then a point of that cell: rare points are hit as often as frequent points. The kind and
+the cell with the lowest coverage come first. Half of the faults hit messages between nodes. About half of the faults
+get a second fault at the same point or at one of the next points, because many bugs need a second fault before the
+effects of the first fault are repaired.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class PointChoice:
         return tuple(PointFault(point.kind, point.nth, faults) for point, faults in in_order)
 
     def _next(self, cells: Iterable[Cell]) -> Cell:
-        """Returns a random cell among the least covered cells of the least covered kinds of points."""
+        """Returns a random cell (kind, fault and role) among the least covered cells of the least covered kinds of
+        points."""
         by_kind: dict[str, dict[Cell, int]] = {}
         for cell in cells:
             count = self._coverage.counts.get(cell, 0) + self._chosen.get(cell, 0)

@@ -97,7 +97,7 @@ class SimCluster:
         return self.environment.machine(f"n{node_id}")
 
     def faults(self, node_id: int = 1) -> Faults:
-        """Returns the fault rules of the running node; a restart drops them."""
+        """Returns the fault rules of the running node. A restart of the node drops these rules."""
         node = self.machine(node_id).node
         check(node is not None, "fault rules need a running node: start the machine first")
         assert node is not None

@@ -11,7 +11,7 @@ from penstock.transactions import initialize
 
 @contextmanager
 def first_epoch(epoch: int) -> Iterator[None]:
-    """Gives `epoch` to the first producer of each transactional id while the block runs."""
+    """Gives `epoch` to the first producer of each transactional id while the `with` block runs."""
     before = initialize.FIRST_EPOCH
     initialize.FIRST_EPOCH = epoch
     try:

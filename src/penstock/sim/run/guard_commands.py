@@ -54,7 +54,7 @@ class GuardCommands:
         }
 
     def _observe(self, machine: Machine, event: NodeEvent) -> None:
-        """Notes an event, without digests: they depend on the times of the records."""
+        """Notes an event as text, without digests: digests depend on the timestamps of the records."""
         if isinstance(event, SHOWN):
             self._events.add(DIGEST.sub("", str(event)))
 

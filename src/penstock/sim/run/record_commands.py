@@ -14,7 +14,7 @@ THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
 
 
 class Participant(Protocol):
-    """The interface of a client process of the script."""
+    """Defines the interface of a client process of the script."""
 
     async def connected(self) -> AsyncClient: ...
 
@@ -65,8 +65,8 @@ class RecordCommands:
         return await self._as(by, work)
 
     async def fill(self, place: str, *values: str, by: str = "p", key: str = "") -> str:
-        """Writes a large record for each value, in a batch of its own. The records are large so that a move copies them
-        before its swap, not during it."""
+        """Writes a large record for each value, in a batch of its own. Large records make a move copy them before its
+        final swap of the logs, not during the swap."""
         topic, index = self._place(place)
 
         async def work(role: Participant) -> str:

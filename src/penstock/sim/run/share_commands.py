@@ -18,7 +18,7 @@ from penstock.sim.actors.share_members import start_at_earliest
 
 
 class Participant(Protocol):
-    """The interface of a client process of the script."""
+    """Defines the interface of a client process of the script."""
 
     session: Session
     client: AsyncClient | None

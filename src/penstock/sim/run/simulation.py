@@ -1,7 +1,7 @@
 """Runs a plan: machines, actors and faults, from power on to the verdict.
 
     start ──► topics ──► actors and faults ──► heal everything ──► actors finish ──► read all records ──► clean restart,
-    read all records again ──► judge
+    read all records again ──► check all rules
 
 The simulation itself runs in a process that no fault hits.
 """
@@ -379,7 +379,7 @@ class Simulation:
             await asyncio.sleep(POLL_S)
 
     def _not_converged(self) -> str:
-        """Describes why the cluster has not converged yet. Returns an empty string if it has."""
+        """Returns the reason why the cluster has not converged yet; an empty string if it has converged."""
         image = self.environment.newest_image
         for machine in self.machines:
             if image is None or not machine.serving:

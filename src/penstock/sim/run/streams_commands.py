@@ -33,7 +33,7 @@ PATIENCE_S = 120.0
 
 
 class StreamMember:
-    """A member of a streams group with one subtopology. It owns the tasks that it was assigned."""
+    """Keeps the state of one member of a streams group: its epoch and its tasks. The group has one subtopology."""
 
     def __init__(self, name: str, group: str, topic: str, stateful: bool) -> None:
         self.name, self.group, self.topic, self.stateful = name, group, topic, stateful

@@ -1,8 +1,8 @@
-"""Workload `compaction`: writers with and without transactions, tombstones and readers of whole tables; segments roll
-fast.
+"""Defines the workload `compaction`: writers with and without transactions, tombstones and readers of whole tables.
+Segments roll fast.
 
-Internal topics, which copiers and group members write to, roll and are compacted as fast as the tables. No clock is
-wrong in this workload, because each replica uses its own clock to decide how long it keeps a tombstone.
+Internal topics, which copiers and group members write to, roll and are compacted as fast as the tables. All clocks are
+right in this workload, because each replica uses its own clock to decide how long it keeps a tombstone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Workload `configs`: while records are written, all configs that guarantees depend on change: fsync,
+"""Defines the workload `configs`: while records are written, all configs that guarantees depend on change: fsync,
 min.insync.replicas, cleanup.policy, retention and the size of segments.
 
 The configurer changes only certain configs of each topic, so the rules know which records each topic may lose.

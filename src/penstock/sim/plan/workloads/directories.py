@@ -1,5 +1,6 @@
-"""Workload `directories`: every machine has two or three log directories, and producers and readers use partitions in
-all of them. Meanwhile one directory breaks, fills up, becomes slow, is replaced, or is not mounted at a restart.
+"""Defines the workload `directories`: every machine has two or three log directories, and producers and readers use
+partitions in all of them. Meanwhile one directory breaks, fills up, becomes slow, is replaced, or is not mounted at a
+restart.
 
 Some runs have a limit of free space (penstock.log.dirs.min.free.bytes) and replicas that move between directories.
 """

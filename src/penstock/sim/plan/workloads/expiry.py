@@ -1,5 +1,5 @@
-"""Workload `expiry`: days pass within seconds, while records, producers, transactional ids and committed offsets
-expire.
+"""Defines the workload `expiry`: days pass within seconds, while records, producers, transactional ids and committed
+offsets expire.
 
 Some topics keep records for days, others for seconds. A deleter deletes further records, including records of open
 transactions.

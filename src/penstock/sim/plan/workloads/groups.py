@@ -1,5 +1,5 @@
-"""Workload `groups`: members with the classic protocol and the consumer protocol (KIP-848), dynamic and static, share a
-group.
+"""Defines the workload `groups`: members with the classic protocol and the consumer protocol (KIP-848), dynamic and
+static, share a group.
 
 The group changes its protocol when the first member of the new protocol joins, and changes back when the last member of
 the new protocol leaves. In half of the runs, members of a streams group (KIP-1071) read the same topics.

@@ -1,5 +1,5 @@
-"""Workload `guard`: the guard compares replicas all the time, while faults damage replicas, forge records, and make
-nodes claim leaderships falsely.
+"""Defines the workload `guard`: the guard compares replicas all the time, while faults damage replicas, forge records,
+and make nodes claim leaderships falsely.
 
 Every partition has three replicas, so that a majority can decide.
 """

@@ -1,4 +1,4 @@
-"""Workload `liars`: the usual actors, in a cluster to which a foreign host sends forged messages.
+"""Defines the workload `liars`: the usual actors, in a cluster to which a foreign host sends forged messages.
 
 In half of the seeds the listeners demand a login.
 """

@@ -1,4 +1,5 @@
-"""Workload `moves`: replicas move between log directories, while transactions, readers and a deleter use them.
+"""Defines the workload `moves`: replicas move between log directories, while transactions, readers and a deleter use
+them.
 
 Every machine has two or three directories, and segments roll fast. Some of the topics are compacted.
 """

@@ -1,5 +1,5 @@
-"""Workload `recreation`: topics are deleted and created again under the same name while transactions and groups use
-them.
+"""Defines the workload `recreation`: topics are deleted and created again under the same name while transactions and
+groups use them.
 
 Transactions span a topic that is recreated and a topic that stays. Some of the recreated topics are compacted.
 """

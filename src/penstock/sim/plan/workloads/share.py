@@ -1,4 +1,4 @@
-"""Workload `share`: share consumers accept, release and reject records; some die before they acknowledge.
+"""Defines the workload `share`: share consumers accept, release and reject records; some die before they acknowledge.
 
 In some seeds a group has a dead-letter topic or a back-off.
 """

@@ -1,5 +1,5 @@
-"""Workload `unclean`: some topics allow unclean elections. Machines die one after the other, so that an out-of-sync
-replica comes back while the last in-sync replica is down.
+"""Defines the workload `unclean`: some topics allow unclean elections. Machines die one after the other, so that an
+out-of-sync replica comes back while the last in-sync replica is down.
 
 Other topics, including internal topics, do not allow unclean elections and lose nothing. Machines are only killed, not
 isolated: an isolated leader may acknowledge records that the new leader lacks, and the rules could not tell these

@@ -1,4 +1,5 @@
-"""Workload `wrap`: idempotent producers have sequence numbers near 2^31, transactional producers have epochs near 2^15.
+"""Defines the workload `wrap`: idempotent producers have sequence numbers near 2^31, transactional producers have
+epochs near 2^15.
 
 A sequence number wraps to 0, sometimes within a batch. A producer whose epochs are used up gets another producer id.
 """

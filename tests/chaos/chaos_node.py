@@ -1,4 +1,4 @@
-"""A real node with log directories of the test, and numbered records that are written to it and read from it."""
+"""Runs a real node with log directories of the test, writes numbered records to it and reads them back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IMPATIENT = ProducerSettings(idempotent=False, delivery_timeout_s=3.0, linger_s=
 
 
 class Process:
-    """`penstock up` with log directories of the test."""
+    """Runs `penstock up` with log directories of the test."""
 
     def __init__(self, tmp_path: Path, log_dirs: str, overrides: Mapping[str, str]) -> None:
         every = {
@@ -59,7 +59,7 @@ class Process:
 
 @contextmanager
 def running(tmp_path: Path, log_dirs: str, **overrides: str) -> Iterator[Process]:
-    """Runs a node; `overrides` has properties with underscores for dots."""
+    """Runs a node while the `with` block runs. `overrides` are server properties, with underscores instead of dots."""
     process = Process(tmp_path, log_dirs, {name.replace("_", "."): value for name, value in overrides.items()})
     try:
         yield process

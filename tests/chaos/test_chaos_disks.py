@@ -1,4 +1,4 @@
-"""Real disks that fill up: a real process writes to a small tmpfs, and no acknowledged record is lost.
+"""Tests real disks that fill up: a real process writes to a small tmpfs, and no acknowledged record is lost.
 
 Mounting needs root: the tests are skipped if it is not allowed.
 """

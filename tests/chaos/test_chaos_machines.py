@@ -1,4 +1,5 @@
-"""Faults of machines instead of processes: a cut network and a full disk. Skipped if the system doesn't allow them.
+"""Tests faults of machines instead of processes: a cut network and a full disk. Skipped if the system doesn't allow
+them.
 
 Each node runs in a network namespace of its own, joined by a bridge; a test cuts a node off by taking its link down, so
 that no peer gets a TCP reset. The full disk is a small tmpfs.
@@ -39,7 +40,7 @@ def command(*words: str) -> bool:
 
 
 class Cables:
-    """A bridge with a namespace per node."""
+    """Connects the nodes by a bridge. Each node has its own network namespace."""
 
     def __init__(self) -> None:
         self.name = f"p{secrets.token_hex(3)}"
@@ -134,7 +135,8 @@ def test_a_leader_cut_off_from_the_network_is_replaced_without_loss(tmp_path: Pa
 
 
 class Pages:
-    """Reads the HTTP pages of the nodes, each from inside its own namespace: a node that is cut off still answers."""
+    """Reads the HTTP pages of each node from inside the node's namespace, so that a node that is cut off still
+    answers."""
 
     def __init__(self, cables: Cables) -> None:
         self._cables = cables
@@ -162,7 +164,7 @@ class Pages:
         pytest.fail(f"node {node} emitted no event {kind}: {self.read(node, '/v1/events')}")
 
 
-def test_both_sides_of_a_network_split_report_it_and_no_acknowledged_record_is_lost(
+def test_both_sides_of_a_network_split_report_the_split_and_no_acknowledged_record_is_lost(
     tmp_path: Path, cables: Cables
 ) -> None:
     hosts = {node: cables.host(node) for node in NODES}

@@ -1,4 +1,4 @@
-"""Moves between log directories of a real node that is killed: the command is repeated, and no record is lost."""
+"""Tests moves between log directories of a real node that is killed: the command is repeated, and no record is lost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def moves_begun(client: Client) -> bool:
     return bool(client.run(ClusterAdmin(client.asynchronous).holdings(1)).futures)
 
 
-def test_evacuation_finishes_although_the_node_and_the_command_are_killed(tmp_path: Path) -> None:
+def test_evacuation_of_a_log_directory_finishes_although_node_and_command_are_killed(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk")
     a, b, link = (str(tmp_path / name) for name in ("a", "b", "link"))

@@ -1,4 +1,4 @@
-"""Real processes under load from stock clients: nodes are killed, stopped and started again, in an order from a seed.
+"""Tests real processes under load from stock clients: a seed decides which nodes are killed, stopped and started again.
 
 At most a minority of nodes is down at a time, so that writes stay possible. The next fault follows as soon as writes
 succeed again, even if the last killed node is not in sync yet.
@@ -89,11 +89,11 @@ def run_rounds(home: Path, rounds: int, writers: list[str], seed: int, pause: Pa
 
 
 @pytest.mark.timeout(180)
-def test_three_rounds_of_faults_lose_and_duplicate_no_record(tmp_path: Path) -> None:
+def test_three_node_faults_in_a_row_lose_and_duplicate_no_record(tmp_path: Path) -> None:
     run_rounds(tmp_path, 3, ["confluent"], SEED, SHORT_PAUSE_S)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(2700)
-def test_a_hundred_rounds_or_half_an_hour_of_faults_lose_and_duplicate_no_record(tmp_path: Path) -> None:
+def test_up_to_a_hundred_node_faults_in_a_row_lose_and_duplicate_no_record(tmp_path: Path) -> None:
     run_rounds(tmp_path, 100, ["confluent", "kafka-python", "aiokafka"], SEED + 1000, LONG_PAUSE_S)

@@ -1,4 +1,4 @@
-"""Forged messages of nodes are refused: fenced where listeners are open, unauthorized where they demand a login."""
+"""Tests that nodes refuse forged messages: as fenced if listeners are open, as unauthorized if they demand a login."""
 
 import re
 from collections import Counter
@@ -25,7 +25,9 @@ UNAUTHORIZED = {"CLUSTER_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED"}
 @pytest.mark.parametrize(
     ("seed", "secured", "expected"), [(4, False, FENCED), (1, True, UNAUTHORIZED)], ids=["open", "login demanded"]
 )
-def test_forged_messages_get_the_error_of_their_cause(seed: int, secured: bool, expected: set[str]) -> None:
+def test_forged_messages_are_refused_as_fenced_or_as_unauthorized_if_a_login_is_demanded(
+    seed: int, secured: bool, expected: set[str]
+) -> None:
     whole = draw_plan(seed, "liars", nodes=3, duration_s=20)
     assert is_secured(whole.settings) == secured
     lies = frozenset(fault.index for fault in whole.faults if fault.kind in LIES)
@@ -35,7 +37,7 @@ def test_forged_messages_get_the_error_of_their_cause(seed: int, secured: bool, 
     assert sum(answers[each] for each in expected) >= 10, answers
 
 
-def test_request_is_refused_if_its_vote_is_not_granted_or_its_response_has_an_error_code() -> None:
+def test_forged_request_counts_as_refused_without_a_granted_vote_or_with_an_error_code() -> None:
     def vote(*, granted: bool) -> VoteResponse:
         part = VoteResponsePartitionData(vote_granted=granted)
         return VoteResponse(topics=[VoteResponseTopicData(partitions=[part])])

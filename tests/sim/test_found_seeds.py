@@ -1,4 +1,4 @@
-"""The runs in which the simulator found bugs. `docs/failures.md` describes each bug.
+"""Repeats the runs in which the simulator found bugs. `docs/failures.md` describes each bug.
 
 The same runs from a shell: `penstock sim --seed … --profile … --seconds … --faults … --actors …`.
 """

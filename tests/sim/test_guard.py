@@ -1,4 +1,5 @@
-"""The guard finds rotten and forged records and false leaders in simulated clusters, and accuses no honest node."""
+"""Tests that the guard finds damaged and forged records and false leaders in simulated clusters, and accuses no other
+node."""
 
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from penstock.sim.run.simulation import run_plan
 
 
 @pytest.mark.parametrize("kind", GUARDED)
-def test_guard_finds_every_fault_of_a_kind(kind: str) -> None:
+def test_guard_finds_injected_faults_of_each_kind(kind: str) -> None:
     plan = draw_plan(1, "guard", nodes=3, duration_s=20)
     # A fault that meets no fit machine or batch does nothing, so each run has several.
     faults = tuple(FaultPlan(number, kind, 2.0 + number, 1.0, {"draw": number / 10}) for number in range(1, 6))
@@ -25,7 +26,7 @@ def test_guard_finds_every_fault_of_a_kind(kind: str) -> None:
 
 
 class Rules(GuardRules):
-    """Rules whose violations are kept by name."""
+    """Collects the names of broken rules."""
 
     def __init__(self) -> None:
         self.broken: list[str] = []
@@ -36,7 +37,7 @@ def finding(accused: int) -> GuardFinding:
     return GuardFinding("different content", accused, "t-0", 3, "evidence", False)
 
 
-def test_rules_report_the_accusation_of_a_node_that_no_fault_has_changed() -> None:
+def test_guard_rules_report_the_accusation_of_a_node_that_no_fault_has_changed() -> None:
     rules = Rules()
     rules.wrong.add(2)
     rules.node_event("n1", finding(2))

@@ -1,5 +1,5 @@
-"""Each mutant runs in its own process: unit tests and simulator detect harmful mutants, and limits end mutants that
-hang."""
+"""Tests mutants, each in its own process: unit tests and the simulator detect harmful mutants, and limits end mutants
+that hang."""
 
 import pytest
 

@@ -1,6 +1,6 @@
-"""Every planted bug is found within a bounded number of seeds, and the same runs find nothing without it.
+"""Tests that every planted bug is found within a bounded number of seeds, and that the same runs pass without the bug.
 
-`FOUND_BY` names for each bug a seed that finds it soon, and `Plant.at` the fault at a point that it needs. A code
+`FOUND_BY` names for each bug a seed that finds it soon; `Plant.at` is the fault at a point that the bug needs. A code
 change changes the runs of all seeds: if a seed no longer finds its bug, the first `SEEDS` seeds are tried in turn.
 """
 
@@ -79,7 +79,7 @@ QUICK = frozenset(
 
 
 def tries(plant: Plant, name: str) -> Iterator[Verdict]:
-    """Yields the verdicts of runs that should find the bug, which the caller has planted."""
+    """Yields the verdicts of runs that should find the bug. The caller has planted the bug."""
     seed, seconds = FOUND_BY[name]
     fault = parse_point_fault(plant.at) if plant.at else None
     plan = draw_plan(seed, plant.profile, nodes=plant.nodes, duration_s=seconds)
@@ -93,7 +93,8 @@ def tries(plant: Plant, name: str) -> Iterator[Verdict]:
 
 
 def runs_with(fault: PointFault, plan: Plan) -> Iterator[Verdict]:
-    """Yields the verdicts of runs with this fault at some points of its kind, which move when the code changes."""
+    """Yields the verdicts of runs with this fault at several points of its kind, because points move when the code
+    changes."""
     points = [each for each in run_plan(plan, record_points=True).points.passed if each.kind == fault.kind]
     for point in points[:: max(1, len(points) // POINTS)]:
         yield run_plan(replace(plan, points=(replace(fault, nth=point.nth),)))
@@ -126,7 +127,7 @@ def test_every_planted_bug_names_a_seed_that_finds_it() -> None:
     assert all(1 <= seed <= SEEDS and seconds <= PLANTS[name].seconds for name, (seed, seconds) in FOUND_BY.items())
 
 
-def test_a_planted_bug_is_removed_when_its_context_ends() -> None:
+def test_planted_bug_is_removed_when_its_with_block_ends() -> None:
     for plant in PLANTS.values():
         before = [owner.__dict__[name] for owner, name, _ in plant.replacements]
         with plant.planted():

@@ -1,4 +1,4 @@
-"""Some seeds of every profile break no rule, and a seed gives the same trace in processes with different hashes."""
+"""Tests that some seeds of every profile break no rule, and that a seed gives the same trace in each process."""
 
 import json
 import os
@@ -86,7 +86,7 @@ def test_a_seed_of_three_machines_gives_the_same_trace_in_processes_with_differe
 
 
 def test_a_long_run_of_a_seed_gives_the_same_trace_when_run_twice() -> None:
-    """Memory addresses differ from run to run: no order may depend on them."""
+    """Memory addresses differ from run to run, so no order may depend on them."""
 
     def run() -> str:
         return run_plan(draw_plan(3, "calm", nodes=3, duration_s=620).only(frozenset(), frozenset({1, 2}))).digest

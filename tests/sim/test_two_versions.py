@@ -1,5 +1,5 @@
-"""A cluster is upgraded node by node from another version of the code while the workload goes on, and keeps its
-promises; two versions that read a record differently break them."""
+"""Tests rolling upgrades from another version of the code under load: the cluster keeps its guarantees, and the
+simulator finds two versions that read a record differently."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.sim.run.simulation import Verdict, run_plan
 
 
 def version(path: Path, file: str, old: str, new: str) -> str:
-    """Returns a copy of the package, below `path`, in which one text is replaced."""
+    """Copies the package into the directory `path`, with one text replaced. Returns `path`."""
     package = path / "penstock"
     shutil.copytree(Path(penstock.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
     text = (package / file).read_text()

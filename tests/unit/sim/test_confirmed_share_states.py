@@ -1,4 +1,4 @@
-"""A share coordinator that loses confirmed writes breaks a rule; one that loses unconfirmed writes does not."""
+"""Tests the check of share coordinators: losing confirmed writes breaks a rule, losing unconfirmed writes does not."""
 
 from collections.abc import Callable
 
@@ -25,14 +25,14 @@ class Checked:
         return self.problems
 
 
-def test_read_with_all_confirmed_writes_breaks_no_rule() -> None:
+def test_share_state_with_all_confirmed_writes_breaks_no_rule() -> None:
     checked = Checked()
     checked.begin_write(DONE, RELEASED)(None)
     assert checked.read(DONE) == []
     assert checked.read(start=5) == []
 
 
-def test_read_without_a_confirmed_record_or_start_offset_breaks_the_rule() -> None:
+def test_rule_finds_a_share_state_without_a_confirmed_acknowledgement_or_start_offset() -> None:
     checked = Checked()
     checked.begin_write(DONE)(None)
     assert checked.read(DONE._replace(first=4)) == [
@@ -43,7 +43,7 @@ def test_read_without_a_confirmed_record_or_start_offset_breaks_the_rule() -> No
     assert checked.read() == ["group, partition 0: the start offset 7 was confirmed, and 2 is stored"]
 
 
-def test_writes_that_are_not_confirmed_before_the_read_begins_are_not_required() -> None:
+def test_share_state_may_lack_writes_that_were_not_confirmed_before_the_read_began() -> None:
     checked = Checked()
     confirmed = checked.begin_write(DONE)
     assert checked.read() == []
@@ -53,7 +53,7 @@ def test_writes_that_are_not_confirmed_before_the_read_begins_are_not_required()
     assert checked.problems == []
 
 
-def test_state_that_was_created_again_or_lost_with_its_power_has_no_confirmed_writes() -> None:
+def test_share_state_of_another_epoch_or_after_a_power_loss_may_lack_confirmed_writes() -> None:
     checked = Checked()
     checked.begin_write(DONE)(None)
     assert checked.read(epoch=2) == []

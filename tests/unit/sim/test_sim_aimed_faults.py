@@ -1,4 +1,5 @@
-"""Aimed faults: a request in flight is recognised, and a request that is held back arrives late."""
+"""Tests faults that wait for a certain request: the request is recognised in flight, and a held request arrives
+late."""
 
 import asyncio
 
@@ -20,7 +21,7 @@ def frame(request: AlterPartitionRequest, version: int) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-def test_aimed_fault_recognises_a_request_by_its_first_bytes() -> None:
+def test_request_in_flight_is_recognised_by_its_api_key() -> None:
     request = AlterPartitionRequest(broker_id=3, broker_epoch=7, topics=[])
     found = request_in(frame(request, 3), 56)
     assert (found.broker_id, found.broker_epoch) == (3, 7)
@@ -28,7 +29,7 @@ def test_aimed_fault_recognises_a_request_by_its_first_bytes() -> None:
     assert request_in(b"", 56) is None
 
 
-def test_held_request_arrives_after_its_release_although_its_sender_has_lost_the_connection() -> None:
+def test_held_request_still_arrives_after_its_sender_has_lost_the_connection() -> None:
     async def app(cluster: SimCluster) -> list[str]:
         held: list[Endpoint] = []
 

@@ -1,4 +1,4 @@
-"""SimCluster: user code in virtual time, with machines that are killed and links that are cut on request."""
+"""Tests SimCluster: user code runs in virtual time; machines are killed and links are cut on request."""
 
 import asyncio
 
@@ -66,7 +66,7 @@ def test_a_cut_link_causes_a_timeout_and_a_mended_link_works_again() -> None:
     assert 2 < SimCluster(seed=1).run(app) < 5
 
 
-def test_the_same_seed_gives_the_same_run() -> None:
+def test_simcluster_with_the_same_seed_gives_the_same_run() -> None:
     async def app(cluster: SimCluster) -> str:
         async with cluster.client() as client:
             await Admin(client).create_topic("t", 3, 1)
@@ -76,7 +76,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert SimCluster(seed=4).run(app) != SimCluster(seed=5).run(app)
 
 
-def test_an_exception_of_the_app_is_raised_by_run() -> None:
+def test_exception_of_the_users_code_is_raised_by_simcluster_run() -> None:
     async def app(cluster: SimCluster) -> None:
         raise LookupError("mine")
 

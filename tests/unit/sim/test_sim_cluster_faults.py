@@ -1,4 +1,4 @@
-"""Network partitions between machines, and the layouts of clusters."""
+"""Tests network partitions between simulated machines, and the layouts of clusters."""
 
 from itertools import permutations
 from random import Random
@@ -16,7 +16,7 @@ NAMES = ["n1", "n2", "n3", "n4", "n5"]
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_split_cuts_all_links_between_two_groups_and_no_link_within_a_group(seed: int) -> None:
+def test_split_fault_cuts_all_links_between_two_groups_and_no_link_within_a_group(seed: int) -> None:
     cut = set(split(NAMES, Random(seed)))
     assert cut
     assert all((other, one) in cut for one, other in cut)
@@ -26,14 +26,14 @@ def test_split_cuts_all_links_between_two_groups_and_no_link_within_a_group(seed
 
 
 @pytest.mark.parametrize(("count", "neighbours"), [(4, 2), (5, 2), (7, 2)])
-def test_in_a_ring_each_machine_reaches_two_neighbours(count: int, neighbours: int) -> None:
+def test_ring_fault_lets_each_machine_reach_only_two_neighbours(count: int, neighbours: int) -> None:
     names = [f"n{number}" for number in range(1, count + 1)]
     cut = set(ring(names, Random(3)))
     for name in names:
         assert sum((name, other) not in cut for other in names if other != name) == neighbours
 
 
-def test_ring_of_three_machines_cuts_the_links_of_one_pair_and_a_ring_of_two_machines_cuts_no_link() -> None:
+def test_ring_fault_cuts_one_pair_of_three_machines_and_no_link_of_two_machines() -> None:
     assert len(ring(NAMES[:3], Random(1))) == 2
     assert ring(NAMES[:2], Random(1)) == []
 
@@ -44,7 +44,7 @@ def test_a_machine_can_be_isolated_in_one_direction() -> None:
     assert len(isolated("n1", NAMES[:3])) == 4
 
 
-def test_held_items_arrive_in_order_after_the_release() -> None:
+def test_data_held_back_on_a_channel_arrives_in_order_after_the_release() -> None:
     timeline = Timeline(Random(1))
     link = Link("n1", "n2", timeline, Random(2))
     got: list[object] = []
@@ -64,7 +64,7 @@ def test_held_items_arrive_in_order_after_the_release() -> None:
 
 
 @pytest.mark.parametrize("nodes", range(1, 8))
-def test_every_layout_has_enough_brokers_for_its_replicas(nodes: int) -> None:
+def test_every_drawn_cluster_layout_has_enough_brokers_for_its_replicas(nodes: int) -> None:
     for seed in range(40):
         layout = draw_layout(Random(seed), nodes)
         assert layout.nodes == tuple(range(1, nodes + 1))
@@ -73,7 +73,7 @@ def test_every_layout_has_enough_brokers_for_its_replicas(nodes: int) -> None:
     assert simple_layout(nodes).nodes == tuple(range(1, nodes + 1))
 
 
-def test_some_layouts_have_separate_controllers() -> None:
+def test_some_drawn_cluster_layouts_have_controllers_that_are_not_brokers() -> None:
     layouts = [draw_layout(Random(seed), 6) for seed in range(40)]
     separate = [layout for layout in layouts if not set(layout.brokers) & set(layout.controllers)]
     assert separate
@@ -90,7 +90,7 @@ def test_runs_of_a_single_machine_have_no_cluster_faults_and_no_aimed_faults() -
     assert kinds >= {*PROFILES["hostile"].cluster_faults, *PROFILES["hostile"].aimed}
 
 
-def test_aimed_faults_do_not_change_the_numbers_of_other_faults() -> None:
+def test_faults_aimed_at_certain_requests_do_not_change_the_numbers_of_other_faults() -> None:
     plans = [draw_plan(seed, "hostile", nodes=3, duration_s=60) for seed in range(20)]
     aimed = [sum(fault.index >= FIRST_AIMED for fault in plan.faults) for plan in plans]
     assert 0 < aimed.count(0) < len(aimed)

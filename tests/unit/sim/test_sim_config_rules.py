@@ -1,4 +1,4 @@
-"""The rule for configs that change: a record is judged by the promise that held when it was acknowledged."""
+"""Tests the rule for changing configs: a lost record breaks the rule if its acknowledgement promised fsync."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ def switched(value: str | None, at: float, outcome: Outcome = Outcome.DONE) -> C
 
 
 def lost(at: float, *configs: ConfigChange, plan: Plan = PLAN) -> list[str]:
-    """Returns the rules that the loss of a record acknowledged at this time breaks, after a power loss."""
+    """Returns the rules that are broken if a power loss erases a record that was acknowledged at the time `at`."""
     write = Write("w", 0, P, b"w:0:", at, -1, True, None, None, at + 0.1, Outcome.DONE, 0)
     history = History(writes=[write], configs=list(configs), power_losses=[99.0], losses=[Loss(99.0, P, 0)])
     found = FinalView({P: {}}, {P: {}}, {P: 0}, {P: 0}, {"t": 1})
@@ -37,13 +37,13 @@ def lost(at: float, *configs: ConfigChange, plan: Plan = PLAN) -> list[str]:
         (9.0, [switched("true", 5.0), switched(None, 12.0)], BROKEN),
     ],
 )
-def test_lost_record_is_judged_by_the_fsync_promise_at_the_time_of_its_acknowledgement(
+def test_lost_record_breaks_the_rule_only_if_its_acknowledgement_promised_fsync(
     at: float, configs: list[ConfigChange], broken: list[str]
 ) -> None:
     assert lost(at, *configs) == broken
 
 
-def test_fsync_promise_counts_in_a_cluster_only_after_a_delay_and_only_if_it_is_kept_until_the_end() -> None:
+def test_fsync_config_counts_in_a_cluster_only_after_a_delay_and_only_if_it_stays_set() -> None:
     cluster = replace(PLAN, layout=simple_layout(3))
     assert lost(9.0, switched("true", 5.0), plan=cluster) == []
     assert lost(30.0, switched("true", 5.0), plan=cluster) == BROKEN

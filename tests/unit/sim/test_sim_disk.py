@@ -1,4 +1,4 @@
-"""The simulated disk: data that survives kills and power cuts, failing calls, and the time that calls take."""
+"""Tests the simulated disk: data that survives kills and power cuts, failing calls, and the time that calls take."""
 
 import asyncio
 import errno
@@ -61,7 +61,7 @@ def test_power_cut_loses_a_synced_file_whose_directory_entry_is_not_synced() -> 
     assert not rig.disk.exists("/d/f")
 
 
-def test_renames_removals_and_directories_are_undone_unless_synced() -> None:
+def test_power_cut_undoes_renames_removals_and_new_directories_that_are_not_synced() -> None:
     rig = Rig()
     rig.disk.write_atomic("/d/old", b"1")
     rig.disk.write_atomic("/d/gone", b"2")
@@ -89,7 +89,7 @@ def test_a_formatted_directory_survives_a_power_cut() -> None:
         assert read_meta_properties(rig.disk, path) is not None
 
 
-def test_some_power_cuts_leave_a_prefix_of_the_writes_and_tear_the_next_write() -> None:
+def test_some_power_cuts_keep_the_first_unsynced_writes_and_a_part_of_the_next_write() -> None:
     seen = set()
     for seed in range(200):
         rig = Rig(seed)
@@ -150,7 +150,7 @@ def test_a_sync_covers_only_data_written_before_it_began() -> None:
     assert rig.disk.read_bytes("/d/f") == b"before"
 
 
-def test_data_of_a_failed_sync_may_never_reach_the_disk() -> None:
+def test_data_of_a_failed_sync_may_be_lost_although_a_later_sync_succeeds() -> None:
     rig = Rig()
     file = rig.disk.create("/d/f")
     rig.disk.sync_dir("/d")
@@ -210,7 +210,7 @@ def test_calls_to_a_stalled_disk_wait_for_the_end_of_the_stall() -> None:
     rig.run(run())
 
 
-def test_a_dead_process_changes_nothing_and_its_locks_are_released() -> None:
+def test_killed_process_changes_no_file_and_its_locks_are_released() -> None:
     rig = Rig()
     file = rig.disk.create("/d/f")
     rig.disk.lock("/d")

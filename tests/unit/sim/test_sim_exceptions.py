@@ -1,4 +1,4 @@
-"""An exception that no code retrieves is a violation, in whichever task it is raised."""
+"""Tests that an exception which no code retrieves is a violation, whichever task raises it."""
 
 from __future__ import annotations
 

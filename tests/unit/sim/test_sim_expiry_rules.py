@@ -1,4 +1,4 @@
-"""The rules for expiry: each finds the violation that it forbids, and accepts what is excused."""
+"""Tests the rules for expiry: each rule finds the violation that it forbids, and accepts allowed cases."""
 
 from dataclasses import replace
 
@@ -42,12 +42,12 @@ def test_rule_finds_a_record_that_expired_too_early() -> None:
     assert rules(PLAN, History(writes=[wrote(0, 10.0)]), view(start=1)) == []
 
 
-def test_rule_finds_a_record_that_had_been_deleted_before_its_retention_time() -> None:
+def test_rule_finds_a_record_that_a_client_saw_deleted_before_its_retention_time() -> None:
     history = History(writes=[wrote(0, 10.0)], log_starts=[LogStart(P, 1, 12.0)])
     assert rules(PLAN, history, view(start=1)) == ["only old records expire"]
 
 
-def test_early_deletion_of_a_record_is_excused_by_a_delete_request_or_by_a_clock_that_is_ahead() -> None:
+def test_record_may_be_deleted_early_after_a_delete_request_or_by_a_clock_that_is_ahead() -> None:
     history = History(writes=[wrote(0, 18.0)], deletions=[Deletion(P, 1)])
     assert rules(PLAN, history, view(start=1)) == []
     for jump in (ClockJump(19.0, DAY_MS, everywhere=True), ClockJump(1.0, DAY_MS, everywhere=False)):
@@ -62,7 +62,7 @@ def test_rule_finds_a_record_that_is_kept_long_after_its_retention_time() -> Non
     assert rules(PLAN, History(writes=[wrote(0, 10.0)]), view(0)) == []
 
 
-def test_a_duplicate_is_excused_only_if_its_producer_may_have_expired_between_two_attempts() -> None:
+def test_duplicate_is_allowed_only_if_its_producer_may_have_expired_between_two_attempts() -> None:
     plan = replace(PLAN, settings={"producer.id.expiration.ms": str(DAY_MS)}, topics=())
     twice = view(0, 1)
     twice.records[P][1] = twice.records[P][0]
@@ -74,7 +74,7 @@ def test_a_duplicate_is_excused_only_if_its_producer_may_have_expired_between_tw
     assert rules(plan, history, twice) == ["idempotence"]
 
 
-def test_a_committed_offset_is_gone_only_after_its_retention() -> None:
+def test_rule_finds_a_committed_offset_that_is_gone_before_its_retention_time() -> None:
     plan = replace(PLAN, settings={"offsets.retention.minutes": "1440"})
     history = History(commits=[OffsetCommit("g", P, 5, 1.0, 1.1, Outcome.DONE)])
     found = view()

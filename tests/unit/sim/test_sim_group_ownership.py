@@ -1,4 +1,4 @@
-"""The rules for owners of partitions in groups: by the answers to members, and by the coordinator's state."""
+"""Tests the rules for owners of partitions in groups: by the answers to members, and by the coordinator's state."""
 
 from typing import Any, cast
 
@@ -116,7 +116,7 @@ def test_member_that_joins_again_after_its_session_expired_no_longer_holds_its_p
     assert told.broken == []
 
 
-def test_check_excuses_answers_of_an_old_coordinator_that_was_replaced() -> None:
+def test_check_ignores_answers_of_an_old_coordinator_that_was_replaced() -> None:
     told = Told()
     told.heartbeat("a", 1, [], [0], node="n1")
     told.heartbeat("b", 2, [], [0], node="n2")
@@ -161,7 +161,7 @@ def test_check_finds_two_members_with_the_same_partition_in_the_state_of_a_coord
     assert told.broken == ["one owner by state"]
 
 
-def test_active_tasks_of_streams_groups_have_one_owner_and_standbys_may_have_more() -> None:
+def test_check_finds_two_owners_of_an_active_task_and_allows_several_owners_of_a_standby_task() -> None:
     told = Told()
     told.tasks("a", 2, [], [0, 1])
     told.tasks("b", 3, [], [], standbys=(0,))
@@ -174,7 +174,7 @@ def test_active_tasks_of_streams_groups_have_one_owner_and_standbys_may_have_mor
     assert told.broken == ["one owner per epoch"]
 
 
-def test_check_finds_a_task_that_moves_before_its_member_has_stopped_it() -> None:
+def test_check_finds_an_active_task_that_moves_before_its_old_owner_has_released_it() -> None:
     told = Told()
     told.tasks("a", 2, [], [0, 1])
     told.tasks("b", 3, [], [1])

@@ -1,4 +1,4 @@
-"""The rules for members of groups: each finds the violation that it forbids, and accepts what is excused."""
+"""Tests the rules for members of groups: each rule finds the violation that it forbids, and accepts allowed cases."""
 
 from penstock.sim.checks.history import FinalView, History, OffsetCommit, Outcome, Ownership, Read, StoredRecord
 from penstock.sim.checks.history_rules import judge

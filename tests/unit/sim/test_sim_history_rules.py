@@ -1,4 +1,4 @@
-"""The rules for histories: each finds the violation that it forbids, and accepts what is excused."""
+"""Tests the rules for histories: each rule finds the violation that it forbids, and accepts allowed cases."""
 
 from dataclasses import replace
 
@@ -54,19 +54,19 @@ def test_losing_the_unsynced_end_of_a_log_in_a_power_loss_breaks_no_rule() -> No
     assert rules(PLAN, history, view("w:1:")) == []
 
 
-def test_a_power_loss_excuses_only_the_records_that_were_on_the_lost_part_of_the_disk() -> None:
+def test_rule_finds_a_lost_record_that_is_not_among_the_records_lost_in_the_power_loss() -> None:
     history = History(writes=[wrote(1, 0), wrote(2, 1)], power_losses=[5.0], losses=[Loss(5.0, P, 1)])
     assert rules(PLAN, history, view()) == ["nothing acknowledged is lost"]
     history.losses = [Loss(5.0, ("t", 1), 0)]
     assert rules(PLAN, history, view("w:1:")) == ["nothing acknowledged is lost"]
 
 
-def test_a_power_loss_before_a_write_does_not_excuse_the_loss_of_its_record() -> None:
+def test_rule_finds_a_lost_record_that_was_written_after_the_power_loss() -> None:
     history = History(writes=[wrote(1, 0, at=9)], power_losses=[5.0])
     assert rules(PLAN, history, view()) == ["nothing acknowledged is lost"]
 
 
-def test_power_loss_does_not_excuse_a_lost_record_before_a_record_that_was_kept() -> None:
+def test_rule_finds_a_record_lost_in_a_power_loss_although_a_later_record_was_kept() -> None:
     history = History(writes=[wrote(1, 0), wrote(2, 1), wrote(3, 2)], power_losses=[5.0])
     assert "losses are at the end" in rules(PLAN, history, view("w:1:", "other", "w:3:"))
 
@@ -159,7 +159,7 @@ def test_rule_finds_a_missing_record_of_a_committed_transaction() -> None:
     assert rules(PLAN, history, shown) == ["transactions are whole"]
 
 
-def test_a_transaction_with_an_unknown_result_is_visible_as_a_whole_or_not_at_all() -> None:
+def test_rule_finds_a_transaction_with_an_unknown_result_that_is_visible_only_in_part() -> None:
     history, _ = transaction(Outcome.UNKNOWN, committed=True)
     shown = view("w:1:", "w:2:")
     assert rules(PLAN, history, shown) == []
@@ -189,7 +189,7 @@ def test_rule_finds_a_committed_offset_that_goes_back() -> None:
     assert rules(EVERYWHERE, history, view()) == ["committed offsets never go back"]
 
 
-def test_a_commit_without_an_answer_may_be_applied_later() -> None:
+def test_offset_commit_without_an_answer_may_take_effect_later() -> None:
     late = committed(5, outcome=Outcome.UNKNOWN)
     history = History(commits=[late, committed(8, at=2.0)], committed=[OffsetAnswer("g", P, 5, 3.0, 3.1)])
     assert rules(PLAN, history, view()) == []

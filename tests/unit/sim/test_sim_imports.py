@@ -1,4 +1,4 @@
-"""Modules of the simulator import each other without cycles; imports for types alone count as well."""
+"""Tests that modules of the simulator import each other without cycles; imports for types alone count as well."""
 
 import grimp
 

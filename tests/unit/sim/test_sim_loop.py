@@ -1,4 +1,4 @@
-"""The event loop: virtual time, the order of callbacks, pauses, blocking calls, killed processes."""
+"""Tests the simulated event loop: virtual time, the order of callbacks, pauses, blocking calls, killed processes."""
 
 import asyncio
 from random import Random

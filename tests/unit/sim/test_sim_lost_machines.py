@@ -1,4 +1,4 @@
-"""Machines that lost data, and when they count as recovered."""
+"""Tests which machines have lost data, and when they count as recovered."""
 
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ def machine() -> Any:
 
 
 @pytest.mark.parametrize("kind", [POWER, DISK])
-def test_a_machine_has_recovered_once_it_has_registered_again(kind: str) -> None:
+def test_machine_that_lost_data_counts_as_recovered_once_it_has_registered_again_and_serves(kind: str) -> None:
     one = machine()
     losses = LostMachines(draw_plan(1, nodes=3), [one], set())
     losses.note(one, kind)
@@ -39,7 +39,7 @@ def test_a_machine_has_recovered_once_it_has_registered_again(kind: str) -> None
     assert losses.open() == {}
 
 
-def test_a_machine_whose_disk_still_fails_has_not_recovered() -> None:
+def test_machine_whose_disk_still_fails_does_not_count_as_recovered() -> None:
     one = machine()
     losses = LostMachines(draw_plan(1, nodes=3), [one], set())
     losses.note(one, DISK)

@@ -1,4 +1,4 @@
-"""Mutants: the changes that operators make, their ids and halves, and how results are counted."""
+"""Tests mutants: the changes that operators make, their ids and halves, and how results are counted."""
 
 import ast
 import json
@@ -34,7 +34,7 @@ def body(*lines: str, name: str = "f", returns: str = "") -> str:
     return f"def {name}(self, a, b){returns}:\n" + "\n".join(f"    {line}" for line in lines)
 
 
-def test_profiles_that_use_a_package_most_are_run_first_and_all_other_profiles_after_them() -> None:
+def test_simulator_runs_first_the_profiles_that_use_the_mutated_package_most() -> None:
     assert FIRST_PROFILES.keys() == PACKAGES.keys()
     for package, first in FIRST_PROFILES.items():
         seed = list(takewhile(lambda run: run.seed == 1, rotation(1, package)))
@@ -47,12 +47,12 @@ def test_boundary_operator_exchanges_a_strict_and_a_non_strict_comparison(one: s
     assert found(body(f"return a {one} b")) == [("boundary", f"a {one} b", f"a {other} b")]
 
 
-def test_off_by_one_operator_moves_a_comparison_of_offsets_in_the_other_direction() -> None:
+def test_off_by_one_operator_adds_or_subtracts_one_in_a_comparison_of_offsets() -> None:
     assert texts(body("return a.offset < b.end"), "off-by-one") == [body("return a.offset < b.end - 1")]
     assert texts(body("return a.offset <= b.end"), "off-by-one") == [body("return a.offset <= b.end + 1")]
 
 
-def test_loose_equality_operator_turns_an_equality_of_epochs_into_an_order() -> None:
+def test_loose_equality_operator_turns_not_equal_epochs_into_a_smaller_epoch() -> None:
     assert texts(body("return a.epoch != b.epoch"), "loose-equality") == [body("return a.epoch < b.epoch")]
     assert found(body("return a.name != b.name")) == []
 
@@ -91,7 +91,7 @@ def test_check_removed_operator_removes_a_guard_or_one_half_of_its_condition() -
     ]
 
 
-def test_early_return_operator_ends_a_loop_after_one_round_and_a_function_before_its_last_step() -> None:
+def test_early_return_operator_ends_a_loop_after_one_iteration_and_a_function_before_its_last_loop() -> None:
     source = body("a.send()", "for each in b:", "    each.send()", returns=" -> None")
     assert texts(source, "early-return") == [
         body("a.send()", "return", "for each in b:", "    each.send()", returns=" -> None"),
@@ -122,20 +122,20 @@ def test_mutant_id_does_not_change_when_another_function_changes() -> None:
     assert kept <= {each.id for each in mutants_of(new, PATH, "log")}
 
 
-def test_half_of_a_mutant_depends_only_on_its_id_and_both_halves_have_similar_sizes() -> None:
+def test_mutant_is_put_into_one_of_two_halves_by_its_id_and_the_halves_have_similar_sizes() -> None:
     mutants = all_mutants(ROOT, ["raft"])
     held_out = [each for each in mutants if each.half is Half.HELD_OUT]
     assert 0.4 < len(held_out) / len(mutants) < 0.6
     assert held_out[0].half is Mutant(held_out[0].id, "", "", 0, "", "", "").half
 
 
-def test_sample_of_mutants_is_the_beginning_of_the_shuffled_list() -> None:
+def test_sample_of_mutants_is_the_beginning_of_their_shuffled_list() -> None:
     mutants = all_mutants(ROOT, ["replication"])
     assert sample(mutants, 10, 3) == sample(list(reversed(mutants)), None, 3)[:10]
     assert sample(mutants, 10, 3) != sample(mutants, 10, 4)
 
 
-def test_every_package_has_code_and_unit_tests_and_the_command_line_names_it() -> None:
+def test_every_mutated_package_has_code_and_unit_tests_and_is_known_to_the_command_line() -> None:
     assert tuple(PACKAGES) == sim_mutants.PACKAGES
     for code, tests in PACKAGES.values():
         assert (ROOT / code).is_dir()
@@ -162,7 +162,7 @@ def test_kills_by_unit_tests_and_by_the_simulator_are_counted_separately() -> No
     assert killed_by_any(results, ("unit", "sim")) == (2, 3)
 
 
-def test_mutants_in_functions_that_never_run_are_counted_and_named() -> None:
+def test_summary_counts_and_names_functions_that_the_simulator_never_runs() -> None:
     source = body("return a < b", name="f") + "\n" + body("if a < b:", "    return 1", "return 2", name="g")
     mutants = mutants_of(source, PATH, "log")
     rows = reach_rows(mutants, {f"{PATH}::f"})
@@ -176,7 +176,7 @@ def test_mutated_functions_are_named_with_their_classes() -> None:
     assert [name for _, name in functions(tree)] == ["A.f", "A.f.g", "h"]
 
 
-def test_saved_results_are_read_again_and_do_not_show_changes_of_the_held_out_half(tmp_path: Path) -> None:
+def test_saved_results_can_be_read_and_hide_the_code_changes_of_held_out_mutants(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
     mutants = all_mutants(ROOT, ["replication"])
     outcome = Outcome(False, "", "", 1.0, 1, 0)

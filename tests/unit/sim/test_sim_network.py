@@ -1,4 +1,4 @@
-"""The network: connections between two processes over links that delay, lose, cut and hold bytes."""
+"""Tests the simulated network: connections between two processes over links that delay, lose, cut and hold bytes."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -49,7 +49,7 @@ class Peer(asyncio.Protocol):
 
 @dataclass
 class Pair:
-    """A server process on host s, a client process on host c."""
+    """Holds a server process on host s and a client process on host c."""
 
     seed: int = 1
     server: Peer = field(default_factory=Peer)
@@ -158,7 +158,7 @@ def test_held_bytes_arrive_after_their_sender_has_given_up() -> None:
     assert pair.client.lost == ["NoneType"]
 
 
-def test_closing_sends_unsent_bytes_first() -> None:
+def test_closing_a_connection_sends_unsent_bytes_first() -> None:
     pair = Pair()
 
     async def run() -> None:
@@ -172,7 +172,7 @@ def test_closing_sends_unsent_bytes_first() -> None:
     assert (pair.server.eof, pair.server.lost, pair.client.lost) == (1, ["NoneType"], ["NoneType"])
 
 
-def test_a_writer_is_paused_until_its_peer_reads() -> None:
+def test_writer_of_a_connection_is_paused_until_its_peer_reads() -> None:
     pair = Pair()
 
     async def run() -> None:
@@ -205,7 +205,7 @@ def test_a_connection_can_break_in_the_middle_of_a_write() -> None:
     assert pair.server.lost == pair.client.lost == ["ConnectionResetError"]
 
 
-def test_a_killed_process_closes_its_connections_and_a_machine_without_power_does_not() -> None:
+def test_killed_process_closes_its_connections_but_a_machine_that_loses_power_does_not() -> None:
     for power in (False, True):
         pair = Pair()
 
@@ -254,7 +254,7 @@ def test_a_connection_to_a_machine_that_stays_off_times_out() -> None:
     assert pair.client.lost == ["TimeoutError"]
 
 
-def test_a_connect_is_refused_without_a_listener_and_times_out_without_power() -> None:
+def test_connect_is_refused_without_a_listener_and_times_out_if_the_machine_has_no_power() -> None:
     pair = Pair()
 
     async def run() -> None:

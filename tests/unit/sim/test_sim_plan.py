@@ -1,4 +1,4 @@
-"""Plans: a seed always draws the same plan, and leaving a part out changes nothing about the rest."""
+"""Tests plans: a seed always draws the same plan, and a fault or actor that is left out does not change the others."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_every_profile_draws_only_its_own_kinds_of_faults() -> None:
         assert bool(kinds) == bool(profile.faults)
 
 
-def test_each_seed_has_its_own_kinds_of_faults_and_actors() -> None:
+def test_different_seeds_draw_different_kinds_of_faults_and_actors() -> None:
     plans = [draw_plan(seed, "hostile", duration_s=300) for seed in range(20)]
     assert len({frozenset(fault.kind for fault in plan.faults) for plan in plans}) > 15
     assert len({tuple(actor.kind for actor in plan.actors) for plan in plans}) > 15

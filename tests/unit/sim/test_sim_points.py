@@ -1,4 +1,4 @@
-"""Points: their kinds and numbers, the faults at them, coverage, the choice of faults, and how runs repeat."""
+"""Tests points: their kinds and numbers, the faults at them, coverage, the choice of faults, and how runs repeat."""
 
 from dataclasses import replace
 from functools import cache
@@ -54,7 +54,7 @@ def with_faults(*texts: str) -> Plan:
         ("/data", "data"),
     ],
 )
-def test_the_kind_of_a_file_is_named_after_its_content(path: str, kind: str) -> None:
+def test_kind_of_a_file_is_named_after_the_content_of_the_file(path: str, kind: str) -> None:
     assert file_kind(path).name == kind
 
 
@@ -65,11 +65,11 @@ def test_a_file_belongs_to_the_partition_of_its_directory() -> None:
 # Recording.
 
 
-def test_recording_points_does_not_change_the_trace_of_a_run() -> None:
+def test_recording_fault_points_does_not_change_the_trace_of_a_run() -> None:
     assert recorded().digest == run_plan(plan_of_three()).digest
 
 
-def test_recorded_points_contain_messages_of_nodes_and_of_clients_and_disk_steps() -> None:
+def test_recorded_fault_points_contain_messages_of_nodes_and_clients_and_disk_changes() -> None:
     kinds = {point.kind for point in recorded().points.passed}
     assert {
         "Fetch(follower) request",
@@ -83,12 +83,12 @@ def test_recorded_points_contain_messages_of_nodes_and_of_clients_and_disk_steps
     } <= kinds
 
 
-def test_points_of_each_kind_are_numbered_from_one() -> None:
+def test_fault_points_of_each_kind_are_numbered_from_one() -> None:
     numbers = [point.nth for point in recorded().points.passed if point.kind == "BrokerHeartbeat request"]
     assert numbers == list(range(1, len(numbers) + 1))
 
 
-def test_a_point_has_the_role_of_the_machine_that_the_fault_hits() -> None:
+def test_fault_point_names_the_role_of_the_machine_that_the_fault_hits() -> None:
     beats = [point for point in recorded().points.passed if point.kind == "BrokerHeartbeat request"]
     assert {point.role_for("kill-receiver") for point in beats} == {"controller"}
     assert "controller" not in {point.role_for("kill-sender") for point in beats}
@@ -114,7 +114,7 @@ def test_a_point_has_the_role_of_the_machine_that_the_fault_hits() -> None:
         "sync segment#9:error",
     ],
 )
-def test_a_fault_happens_at_its_point_and_breaks_no_promise(text: str) -> None:
+def test_fault_planned_for_a_message_or_disk_change_happens_there_and_breaks_no_rule(text: str) -> None:
     wanted = parse_point_fault(text)
     verdict = run_plan(with_faults(text))
     assert [str(violation) for violation in verdict.violations] == []
@@ -122,7 +122,7 @@ def test_a_fault_happens_at_its_point_and_breaks_no_promise(text: str) -> None:
     assert happened == [(wanted.kind, wanted.nth, fault.replace("power", "kill")) for fault in wanted.faults]
 
 
-def test_the_same_seed_and_faults_give_the_same_trace() -> None:
+def test_run_with_the_same_seed_and_the_same_faults_has_the_same_trace() -> None:
     plan = with_faults("write segment#9:kill", "Fetch(follower) request#20:duplicate")
     assert run_plan(plan).digest == run_plan(plan).digest != recorded().digest
 
@@ -134,14 +134,14 @@ def test_run_with_faults_at_points_repeats_the_recorded_run_up_to_its_first_faul
     assert verdict.points.passed[: at + 1] == recorded().points.passed[: at + 1]
 
 
-def test_the_command_of_a_run_names_its_faults_at_points() -> None:
+def test_command_that_repeats_a_run_names_its_faults_at_points() -> None:
     plan = with_faults("Fetch(follower) answer#20:drop+kill-sender", "sync segment#9:error")
     assert command(plan).endswith("--at 'Fetch(follower) answer#20:drop+kill-sender' --at 'sync segment#9:error'")
     assert command(plan_of_three()).endswith("--at none")
 
 
 @pytest.mark.parametrize("text", ["Vote request", "Vote request#0:drop", "Vote request#1:burn", "write segment#2:drop"])
-def test_a_text_that_names_no_point_or_no_fault_is_refused(text: str) -> None:
+def test_text_without_a_valid_fault_point_and_fault_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"(?i)fault"):
         parse_point_fault(text)
 
@@ -153,7 +153,7 @@ def log_of(*kinds: str) -> PointLog:
     return PointLog([Point(float(index), kind, 1, "leader") for index, kind in enumerate(kinds)])
 
 
-def test_coverage_counts_cells_and_lists_the_cells_without_a_fault(tmp_path: Path) -> None:
+def test_coverage_counts_injected_faults_and_lists_possible_faults_that_were_not_injected(tmp_path: Path) -> None:
     log = log_of("write segment")
     log.happened.append((log.passed[0], "kill"))
     coverage = Coverage()
@@ -171,7 +171,7 @@ def test_a_file_that_is_not_a_coverage_file_is_refused(tmp_path: Path) -> None:
         load_coverage(tmp_path / "coverage.json")
 
 
-def test_faults_at_points_that_no_run_has_covered_are_chosen_first() -> None:
+def test_faults_that_no_run_has_injected_yet_are_chosen_first() -> None:
     log = log_of("write segment", "sync segment")
     coverage = Coverage(dict.fromkeys(log.cells(), 1))
     coverage.counts[Cell("sync segment", "power", "leader")] = 0
@@ -179,7 +179,7 @@ def test_faults_at_points_that_no_run_has_covered_are_chosen_first() -> None:
     assert all(PointFault("sync segment", 1, ("power",)) in faults for faults in first)
 
 
-def test_every_cell_is_chosen_once_before_any_cell_is_chosen_again() -> None:
+def test_every_possible_fault_is_chosen_within_forty_runs() -> None:
     log = log_of(*(f"write file{index}" for index in range(5)))
     choice = PointChoice(log, Coverage(), Random(1))
     chosen: set[tuple[str, str]] = set()
@@ -188,7 +188,7 @@ def test_every_cell_is_chosen_once_before_any_cell_is_chosen_again() -> None:
     assert chosen == {(point.kind, fault) for point in log.passed for fault in faults_at(point.kind)}
 
 
-def test_the_runs_of_a_seed_add_to_the_coverage() -> None:
+def test_runs_with_faults_at_points_add_their_faults_to_the_coverage() -> None:
     coverage = Coverage()
     verdicts = list(point_runs(plan_of_three(), coverage, runs=2))
     assert len(verdicts) == 3
@@ -197,7 +197,7 @@ def test_the_runs_of_a_seed_add_to_the_coverage() -> None:
     assert coverage.covered > 0
 
 
-def test_only_points_of_the_named_kinds_are_chosen() -> None:
+def test_faults_are_placed_only_at_points_of_the_requested_kinds() -> None:
     verdicts = list(point_runs(plan_of_three(), Coverage(), runs=1, kinds=("BrokerHeartbeat",)))
     assert {point.kind for point in verdicts[-1].plan.points} <= {"BrokerHeartbeat request", "BrokerHeartbeat answer"}
     assert verdicts[-1].plan.points

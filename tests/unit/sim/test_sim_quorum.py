@@ -1,4 +1,4 @@
-"""Checks of the quorum: comparison of metadata logs, events of role changes, and replacement of a voter."""
+"""Tests checks of the quorum: comparison of metadata logs, events of role changes, and replacement of a voter."""
 
 import logging
 from dataclasses import replace
@@ -23,7 +23,7 @@ from penstock.sim.run.simulation import run_plan
 pytestmark = pytest.mark.programs
 
 
-def test_check_finds_different_metadata_logs_and_leaders_without_committed_records() -> None:
+def test_check_finds_metadata_logs_that_differ_and_quorum_leaders_without_committed_records() -> None:
     async def app(cluster: SimCluster) -> list[list[str]]:
         found: list[str] = []
         logs = QuorumLogs(cluster.machines, lambda rule, what: found.append(rule))
@@ -70,7 +70,7 @@ def test_check_finds_an_index_entry_that_points_to_no_batch() -> None:
 
 
 def _dynamic() -> Plan:
-    """Returns the plan of three machines without faults, with dynamic voters, that survives the loss of a disk."""
+    """Returns a plan for three machines without faults: voters are dynamic, and records survive the loss of a disk."""
     plans = (draw_plan(seed, "calm", nodes=3, duration_s=10) for seed in range(1, 100))
     return next(plan for plan in plans if plan.layout.dynamic and plan.losses_covered)
 
@@ -85,7 +85,7 @@ def test_a_voter_that_lost_its_disk_is_removed_and_added_again() -> None:
     assert f"has put {lost} back among the voters" in told
 
 
-def test_no_voter_loses_its_disk_if_it_could_not_be_replaced() -> None:
+def test_simulator_spares_the_disk_of_a_voter_that_could_not_be_replaced() -> None:
     plan = _dynamic()
     fault = FaultPlan(1, "lose a voter", 2.0, 0.5, {"draw": 0.5})
     static = replace(plan, layout=replace(plan.layout, dynamic=False), faults=(fault,), actors=(), duration_s=4)
@@ -101,7 +101,7 @@ def test_machine_passes_role_changes_of_its_node_to_observers() -> None:
         seen.append((machine.name, event))
 
     async def app(cluster: SimCluster) -> None:
-        """The cluster has elected its leader when the app begins."""
+        """Does nothing: the cluster has elected its leader before the app begins."""
 
     cluster = SimCluster(nodes=3, seed=2)
     for machine in cluster.machines:
@@ -114,7 +114,9 @@ def test_machine_passes_role_changes_of_its_node_to_observers() -> None:
 
 
 @pytest.mark.parametrize("bug", ["vote-forgotten", "vote-not-synced"])
-def test_election_bugs_are_found_with_any_wording_of_log_lines(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simulator_finds_planted_election_bugs_with_any_wording_of_events(
+    bug: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(QuorumRoleChanged, "__str__", lambda event: "another wording")
     plant, (seed, seconds) = PLANTS[bug], FOUND_BY[bug]
     with plant.planted():

@@ -1,4 +1,4 @@
-"""The rules for the order of events that clients see: commit, then acknowledgement, then read."""
+"""Tests the rules for the order of events that clients see: commit, then acknowledgement, then read."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def test_rule_finds_a_reader_that_skips_an_acknowledged_record_or_goes_back() ->
     assert rules(PLAN, History(writes=writes, reads=reads(0, 1, 0))) == ["readers go forward"]
 
 
-def test_power_loss_between_two_reads_excuses_a_reader_that_goes_back() -> None:
+def test_reader_may_go_back_after_a_power_loss_between_two_reads() -> None:
     writes = [wrote(number) for number in range(4)]
     assert rules(PLAN, History(writes=writes, reads=reads(0, 1, 0), power_losses=[2.5])) == []
     assert rules(PLAN, History(writes=writes, reads=reads(0, 1, 0), power_losses=[1.5])) == ["readers go forward"]
@@ -62,7 +62,7 @@ def test_rule_finds_a_read_committed_reader_that_gets_a_record_of_an_open_transa
     assert rules(PLAN, history) == []
 
 
-def test_record_with_acks_1_must_not_be_lost_while_the_same_leader_leads() -> None:
+def test_rule_finds_a_lost_record_with_acks_1_if_the_leader_has_not_changed() -> None:
     history = History(writes=[wrote(7, acks=1)])
     assert rules(CLUSTER, history) == []
     history.one_leader_since[P] = 2.0

@@ -1,5 +1,5 @@
-"""The rule for reassignments: finds a partition with other replicas than requested, and ignores requests with unknown
-outcome."""
+"""Tests the rule for reassignments: it finds a partition with other replicas than requested, and ignores requests with
+an unknown outcome."""
 
 import pytest
 

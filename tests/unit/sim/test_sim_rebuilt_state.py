@@ -1,4 +1,4 @@
-"""The comparison of a replica's state with a rebuilt state: which first offsets of a transaction are correct."""
+"""Tests the comparison of a replica's state with a rebuilt state: which first offsets of a transaction are correct."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ from penstock.sim.checks.taps import tapped
         "only a marker",
     ],
 )
-def test_open_transaction_may_be_rebuilt_to_begin_at_its_first_batch_or_before_the_log_start(
+def test_rebuilt_transaction_may_begin_at_one_of_its_batches_or_before_the_log_start(
     after: int, batches: list[tuple[int, int]], start: int, right: set[int | None]
 ) -> None:
     transaction = Transaction(7, after, batches)
@@ -43,7 +43,7 @@ def test_open_transaction_may_be_rebuilt_to_begin_at_its_first_batch_or_before_t
 
 
 class OneDisk:
-    """A machine that consists only of its disk."""
+    """Stands in for a machine that consists only of its disk."""
 
     def __init__(self) -> None:
         self.disk = MemoryDisk()

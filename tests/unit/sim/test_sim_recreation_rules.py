@@ -1,4 +1,4 @@
-"""The rules for recreated topics: they find a deleted record that comes back, and ignore other losses."""
+"""Tests the rules for recreated topics: they find a deleted record that comes back, and ignore other losses."""
 
 from dataclasses import replace
 
@@ -38,5 +38,5 @@ def test_loss_of_a_record_written_after_the_topic_was_recreated_is_reported_only
     assert rules(cluster, History(topics=list(MADE_AGAIN), writes=[wrote(0, 7.0)]), view()) == []
 
 
-def test_a_record_written_while_the_topic_was_deleted_is_not_judged() -> None:
+def test_record_written_while_the_topic_was_deleted_may_be_lost() -> None:
     assert rules(PLAN, History(topics=list(MADE_AGAIN), writes=[wrote(0, 5.05)]), view()) == []

@@ -1,4 +1,4 @@
-"""The report page of a run."""
+"""Tests the report page of a run."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def verdict(*violations: Violation) -> Verdict:
     return Verdict(plan, list(violations), story, "", 25.0, {}, history)
 
 
-def test_the_page_shows_machines_faults_actors_and_the_story() -> None:
+def test_report_page_shows_machines_faults_actors_and_the_story_of_the_run() -> None:
     page = render(verdict())
     assert "All promises kept" in page
     assert page.count("<svg") == 1
@@ -33,7 +33,7 @@ def test_the_page_shows_machines_faults_actors_and_the_story() -> None:
     assert draw_plan(3, "hostile", duration_s=20).faults[0].kind in page
 
 
-def test_the_page_lists_violations(tmp_path: Path) -> None:
+def test_report_page_lists_the_broken_rules(tmp_path: Path) -> None:
     path = tmp_path / "run.html"
     write_report(verdict(Violation("rule", "it <b>broke</b>")), str(path))
     page = path.read_text()
@@ -41,7 +41,7 @@ def test_the_page_lists_violations(tmp_path: Path) -> None:
     assert "All promises kept" not in page
 
 
-def test_the_page_of_a_cluster_has_lanes_for_machines_and_partition_leaders() -> None:
+def test_report_page_of_a_cluster_has_lanes_for_machines_and_partition_leaders() -> None:
     page = render(run_plan(draw_plan(1, "calm", nodes=3, duration_s=3)))
     for name in ("n1", "n2", "n3", "t0-0"):
         assert f">{name}</text>" in page

@@ -1,4 +1,4 @@
-"""The grammar of scenario scripts."""
+"""Tests the grammar of scenario scripts."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from penstock.sim.run.scenario import run_script
 from penstock.sim.run.scenario_text import Line, parse
 
 
-def test_answers_are_dropped_and_remarks_and_blank_lines_stay() -> None:
+def test_parser_of_scripts_drops_answers_and_keeps_remarks_and_blank_lines() -> None:
     assert list(parse("# why\n\n> do a\nold answer\n> do b\n")) == [
         Line("# why"),
         Line(""),
@@ -15,12 +15,12 @@ def test_answers_are_dropped_and_remarks_and_blank_lines_stay() -> None:
     ]
 
 
-def test_an_include_runs_the_commands_of_another_script_and_shows_no_answers() -> None:
+def test_include_command_runs_another_script_and_shows_no_answers() -> None:
     includes = {"inner": "> one\n1\n", "outer": "# both\n> include inner\n> two\n2\n"}
     assert list(parse("> include outer\n", includes)) == [Line("> include outer", ("one", "two"), shows_answers=False)]
 
 
-def test_an_unknown_include_is_refused_with_the_names_of_all_scripts() -> None:
+def test_include_of_an_unknown_script_is_refused_with_the_names_of_all_scripts() -> None:
     with pytest.raises(ValueError, match="no script 'other' to include: name one of inner"):
         list(parse("> include other\n", {"inner": ""}))
 
@@ -31,5 +31,5 @@ def test_an_included_script_can_set_the_number_of_machines() -> None:
     assert found.startswith(script + "n")
 
 
-def test_changed_answer_is_shown_in_place_of_the_old_answer() -> None:
+def test_run_of_a_script_replaces_its_old_answers_by_the_new_answers() -> None:
     assert run_script("> topic t\nwrong\n> produce t a\na@7\n") == "> topic t\ncreated\n> produce t a\na@0\n"

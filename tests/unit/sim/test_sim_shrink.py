@@ -1,4 +1,5 @@
-"""Shrinking, with faked runs and with a planted bug: the parts that cause the failure are left."""
+"""Tests shrinking of failing runs, with faked runs and with a planted bug: only the parts that cause the failure
+stay."""
 
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ def verdict(plan: Plan, *rules: str) -> Verdict:
     return Verdict(plan, [Violation(rule, "") for rule in rules], [], "", 0.0, {}, History())
 
 
-def test_only_faults_and_actors_that_cause_the_failure_are_left() -> None:
+def test_shrinking_keeps_only_the_faults_and_actors_that_cause_the_failure() -> None:
     plan = draw_plan(3, "hostile", duration_s=60)
     needed_faults = {plan.faults[2].index, plan.faults[7].index}
     needed_actor = plan.actors[1].index
@@ -41,13 +42,13 @@ def test_only_faults_and_actors_that_cause_the_failure_are_left() -> None:
     assert runs <= 200
 
 
-def test_a_smaller_run_that_breaks_another_rule_is_not_the_same_failure() -> None:
+def test_shrinking_ignores_a_smaller_run_that_breaks_another_rule() -> None:
     plan = draw_plan(3, "hostile", duration_s=60)
     small = shrink(verdict(plan, "rule"), run=lambda part: verdict(part, "another rule"))
     assert small.plan == plan
 
 
-def test_the_number_of_attempts_is_bounded() -> None:
+def test_shrinking_stops_after_the_allowed_number_of_attempts() -> None:
     runs = 0
 
     def run(part: Plan) -> Verdict:
@@ -59,7 +60,7 @@ def test_the_number_of_attempts_is_bounded() -> None:
     assert runs == 7
 
 
-def test_the_fewest_nodes_that_break_the_same_rule_are_left() -> None:
+def test_shrinking_keeps_the_fewest_nodes_that_break_the_same_rule() -> None:
     plan = draw_plan(3, "hostile", nodes=5, duration_s=60)
     needed = plan.faults[2].index
 
@@ -73,7 +74,7 @@ def test_the_fewest_nodes_that_break_the_same_rule_are_left() -> None:
     assert small.plan.actors == ()
 
 
-def test_a_shortened_run_equals_the_run_of_its_command() -> None:
+def test_printed_command_of_a_shrunk_run_repeats_the_shrunk_plan() -> None:
     plan = draw_plan(3, "hostile", nodes=3, duration_s=1200)
 
     def run(part: Plan) -> Verdict:
@@ -85,7 +86,7 @@ def test_a_shortened_run_equals_the_run_of_its_command() -> None:
     assert _as_told(command(small.plan)) == small.plan
 
 
-def test_fewer_nodes_are_tried_with_the_remaining_faults_and_actors() -> None:
+def test_shrinking_tries_fewer_nodes_with_the_remaining_faults_and_actors() -> None:
     plan = draw_plan(3, "hostile", nodes=3, duration_s=60).only(faults=frozenset({4}), actors=frozenset({1}))
     tried: list[Plan] = []
 
@@ -99,7 +100,7 @@ def test_fewer_nodes_are_tried_with_the_remaining_faults_and_actors() -> None:
     assert [actor.index for actor in tried[1].actors] == [1]
 
 
-def test_a_planted_bug_is_shrunk_and_its_command_finds_it_again() -> None:
+def test_printed_command_of_a_shrunk_run_finds_the_planted_bug_again() -> None:
     plant = PLANTS["watermark-without-followers"]
     with plant.planted():
         failing = _first_failing(plant.profile)
@@ -138,7 +139,7 @@ def _indexes(text: str | None) -> frozenset[int] | None:
     return None if text is None else frozenset(int(each) for each in text.split(",") if each != "none")
 
 
-def test_only_the_faults_at_points_that_cause_the_failure_are_left() -> None:
+def test_shrinking_keeps_only_the_faults_at_points_that_cause_the_failure() -> None:
     texts = ("Vote request#1:drop", "Fetch(quorum) answer#7:drop+kill-sender", "write segment#9:power")
     plan = replace(draw_plan(3, "points", nodes=3, duration_s=60), points=tuple(map(parse_point_fault, texts)))
     needed = parse_point_fault("Fetch(quorum) answer#7:kill-sender")

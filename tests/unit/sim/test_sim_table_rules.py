@@ -1,4 +1,4 @@
-"""The rules for compacted topics: each finds the violation that it forbids, and accepts what is excused."""
+"""Tests the rules for compacted topics: each rule finds the violation that it forbids, and accepts allowed cases."""
 
 from dataclasses import replace
 
@@ -43,20 +43,20 @@ def test_rule_finds_a_reader_that_misses_a_tombstone_and_saw_an_older_value() ->
     assert rules(PLAN, History(writes=history.writes, passes=[read(None)]), view()) == []
 
 
-def test_missing_record_is_excused_if_a_record_beyond_the_last_read_offset_replaced_it() -> None:
+def test_reader_may_miss_a_record_if_a_newer_record_beyond_its_last_offset_replaced_it() -> None:
     writes = [wrote(1, 1), wrote(12, 12, at=5.5)]
     assert rules(PLAN, History(writes=writes, passes=[read(None)]), view(12)) == []
     late = [wrote(1, 1), wrote(12, 12, at=7.0)]
     assert rules(PLAN, History(writes=late, passes=[read(None)]), view(12)) == ["tables are complete"]
 
 
-def test_record_of_an_aborted_transaction_does_not_excuse_a_missing_record() -> None:
+def test_rule_finds_a_missing_record_if_only_an_aborted_transaction_has_a_newer_record() -> None:
     aborted = Transaction("x", 1.0, 2.0, Outcome.DONE, committed=False)
     writes = [wrote(1, 1), wrote(12, 12, at=5.5, of=aborted)]
     assert rules(PLAN, History(writes=writes, passes=[read(None)]), view(1)) == ["tables are complete"]
 
 
-def test_a_tombstone_of_a_transaction_with_an_unknown_result_may_have_deleted_a_key() -> None:
+def test_tombstone_of_a_transaction_with_an_unknown_result_may_delete_a_key() -> None:
     for outcome, broken in ((Outcome.UNKNOWN, []), (Outcome.DONE, ["tables are complete at the end"])):
         other = Transaction("x", 1.0, 2.0, outcome, committed=False)
         writes = [wrote(1, 1), wrote(2, 2, tombstone=True, of=other)]
@@ -70,7 +70,7 @@ def test_rule_finds_a_value_that_still_exists_at_the_end_of_the_run_although_a_t
     assert rules(PLAN, history, view()) == []
 
 
-def test_power_loss_excuses_incomplete_tables_unless_all_acknowledgements_promise_fsync() -> None:
+def test_table_may_be_incomplete_after_a_power_loss_unless_all_acknowledgements_promise_fsync() -> None:
     history = History(writes=[wrote(1, 1), wrote(2, 2)], passes=[read(1)], power_losses=[4.0])
     fsync = replace(PLAN, topics=(replace(TABLE, fsync=True),), fsync_everywhere=True)
     assert rules(PLAN, history, view(2)) == []

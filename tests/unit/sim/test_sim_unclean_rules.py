@@ -1,4 +1,4 @@
-"""The rules for unclean elections: only the loss of records that the new leader lacked is excused."""
+"""Tests the rules for unclean elections: only records that the new leader lacked may be lost."""
 
 import pytest
 
@@ -15,7 +15,9 @@ PLAN = Plan(1, "unclean", 1, 10, {}, (TopicPlan("t", 1, {}, fsync=False),), (), 
     [(3, 9.0, True), (5, 9.0, True), (6, 9.0, False), (3, 0.5, False)],
     ids=["lacked", "lacked from here on", "was there", "elected before"],
 )
-def test_lost_record_is_excused_only_if_an_unclean_leader_lacked_it(first: int, elected: float, forgiven: bool) -> None:
+def test_unclean_election_may_lose_only_records_that_the_new_leader_lacked(
+    first: int, elected: float, forgiven: bool
+) -> None:
     write = Write("w", 5, P, b"w:5:", 1.0, -1, True, None, None, 1.1, Outcome.DONE, 5)
     read = Read("r", P, 5, b"w:5:", True, 2.0, 2.1)
     history = History(writes=[write], reads=[read], unclean=[UncleanElection(P, elected, first)])

@@ -1,4 +1,4 @@
-"""The watchdog stops and names an event loop turn that never ends; it ignores turns that end."""
+"""Tests the watchdog: it stops and names an iteration of an event loop that never ends."""
 
 import asyncio
 from random import Random
@@ -19,14 +19,14 @@ async def endless() -> None:
     spin_for_ever()
 
 
-def test_a_turn_that_never_ends_is_stopped_and_the_error_names_its_process_and_function() -> None:
+def test_endless_event_loop_iteration_is_stopped_and_the_error_names_its_process_and_function() -> None:
     timeline = Timeline(Random(1))
     stuck = r"A turn of n1 at 2\.000 s has not ended .*test_sim_watchdog\.py:\d+ spin_for_ever, called from .* endless"
     with pytest.raises(EndlessTurnError, match=stuck), watched(timeline, cpu_s=0.05):
         timeline.run(endless(), timeline.process("n1"))
 
 
-def test_watchdog_limits_one_event_loop_turn_and_not_many_turns_together() -> None:
+def test_watchdog_limits_the_time_of_one_event_loop_iteration_and_not_of_many_together() -> None:
     timeline = Timeline(Random(1))
 
     async def busy() -> str:

@@ -1,4 +1,4 @@
-"""The watcher of leaders and ISRs, and the comparison of replicas."""
+"""Tests the watcher of leaders and ISRs, and the comparison of replicas."""
 
 from dataclasses import replace
 
@@ -45,7 +45,7 @@ def test_story_of_a_run_contains_leader_changes() -> None:
     assert not watched.broken
 
 
-def test_a_node_whose_metadata_is_older_than_that_of_another_node_breaks_no_rule() -> None:
+def test_node_with_older_metadata_than_another_node_breaks_no_rule() -> None:
     watched = Watched()
     later = replace(FIRST, leader=2, leader_epoch=1, partition_epoch=1)
     watched.learn(FIRST, later, FIRST)
@@ -60,7 +60,7 @@ def test_watcher_reports_two_partition_leaders_of_one_leader_epoch_once() -> Non
     assert watched.broken == ["one leader per epoch"]
 
 
-def test_watcher_reports_two_states_of_one_partition_epoch() -> None:
+def test_watcher_reports_two_different_isrs_in_one_partition_epoch() -> None:
     watched = Watched()
     watched.learn(FIRST, replace(FIRST, isr=(1, 2)))
     assert watched.broken == ["one state per change"]
@@ -104,7 +104,7 @@ def test_comparison_finds_a_replica_that_ends_before_another() -> None:
     ]
 
 
-def test_record_that_only_one_replica_has_compacted_away_is_no_difference() -> None:
+def test_comparison_ignores_a_record_that_only_one_replica_has_compacted_away() -> None:
     thin = copy("n2", b"a", b"b", b"c")
     del thin.batches[1]
     assert list(compare("t-0", [copy("n1", b"a", b"b", b"c"), thin], compacted=True)) == []
@@ -119,19 +119,19 @@ def marker(epoch: int, *, committed: bool = True) -> bytes:
     return build_end_txn(EndTxn(committed, 0), producer_id=7, producer_epoch=epoch, timestamp=1)
 
 
-def test_a_repeated_marker_outside_a_transaction_is_allowed() -> None:
+def test_repeated_transaction_marker_outside_a_transaction_breaks_no_rule() -> None:
     batches = [transactional(0), marker(1), marker(1), transactional(1), marker(2, committed=False)]
     assert list(ended_twice("t-0", ReplicaCopy("n1", 0, 5, dict(enumerate(batches))))) == []
 
 
-def test_rule_finds_a_repeated_marker_that_ends_the_next_transaction() -> None:
+def test_rule_finds_a_repeated_transaction_marker_that_ends_the_next_transaction() -> None:
     batches = [transactional(0), marker(1), transactional(1), marker(1), marker(2)]
     assert list(ended_twice("t-0", ReplicaCopy("n1", 0, 5, dict(enumerate(batches))))) == [
         "t-0: producer 7's marker of epoch 1 ends two transactions, at 3"
     ]
 
 
-def test_rule_finds_a_repeated_marker_with_another_result() -> None:
+def test_rule_finds_a_repeated_transaction_marker_with_another_result() -> None:
     batches = [transactional(0), marker(1), marker(1, committed=False)]
     assert len(list(ended_twice("t-0", ReplicaCopy("n1", 0, 3, dict(enumerate(batches)))))) == 1
 

@@ -21,7 +21,8 @@ async def endless() -> None:
 
 def test_endless_event_loop_iteration_is_stopped_and_the_error_names_its_process_and_function() -> None:
     timeline = Timeline(Random(1))
-    stuck = r"A turn of n1 at 2\.000 s has not ended .*test_sim_watchdog\.py:\d+ spin_for_ever, called from .* endless"
+    where = r"test_sim_watchdog\.py:\d+ spin_for_ever, called from .* endless"
+    stuck = rf"An event loop turn of n1 at 2\.000 s has not ended .*{where}"
     with pytest.raises(EndlessTurnError, match=stuck), watched(timeline, cpu_s=0.05):
         timeline.run(endless(), timeline.process("n1"))
 

@@ -35,8 +35,8 @@ async def unended_transactions(session: Session, client: AsyncClient, deadline: 
 
 
 async def restart_patient_producers(session: Session, client: AsyncClient, plan: Plan) -> None:
-    """Starts each producer again whose transaction timeout is longer than STABLE_BOUND_S. This ends a transaction that
-    the producer has left open."""
+    """Restarts each producer whose transaction timeout is longer than STABLE_BOUND_S. The restart ends a transaction
+    that the producer has left open."""
     for actor in plan.actors:
         timeout_ms, name = actor.params.get("transaction_timeout_ms", 0), actor.params.get("transactional_id")
         if name is not None and timeout_ms > STABLE_BOUND_S * 1_000:

@@ -55,7 +55,7 @@ class Clients:
     stopping: bool = False
 
     def session(self, name: str, host: str, loop: ProcessLoop) -> Session:
-        """Returns the session of a process on `host`."""
+        """Returns a session, which runs the Kafka client of a process on `host`."""
         return Session(name, self, self.environment.network(host, loop), self.environment.random(name))
 
 

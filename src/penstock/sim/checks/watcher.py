@@ -64,7 +64,7 @@ class _ReplicaState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Excuses:
-    """Holds the present losses of data. Missing records that they explain break no rule."""
+    """Holds the machines and partitions that have lost data. Records that are missing there break no rule."""
 
     lost: Sequence[Machine] = ()
     """Machines that lost data and are not back in sync."""

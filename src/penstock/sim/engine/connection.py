@@ -210,7 +210,8 @@ class Endpoint(asyncio.Transport):
             self._schedule_read()
 
     def drained(self) -> None:
-        """Called after unsent bytes were sent: closes the end if it is closing, or resumes its paused writer."""
+        """Called after unsent bytes were sent. Closes the connection if it is closing and no bytes are left; otherwise
+        resumes a paused writer."""
         out = self.out
         if self._closing and not out.unsent_bytes and not out.ended:
             out.end(END)

@@ -97,7 +97,7 @@ class SimDisk:
 
     def _alive(self, path: str) -> None:
         if self.loop.dead:
-            raise DiskError(errno.EIO, "the process is dead", path)
+            raise DiskError(errno.EIO, "the process that made this disk call is dead", path)
 
     def change(self, kind: str, path: str, size: int = 0) -> None:
         """Called before every change of a file. Raises DiskError, or kills the process, if a fault is planned for this
@@ -205,7 +205,7 @@ class SimDisk:
         self.reading(path)
         data = self.volume.inode(path).data
         if len(data) > limit:
-            raise DiskError(errno.EFBIG, f"the file has {len(data)} bytes, more than {limit}", path)
+            raise DiskError(errno.EFBIG, f"the file has {len(data)} bytes, more than the limit of {limit} bytes", path)
         return bytes(data)
 
     def sync_dir(self, path: str) -> None:

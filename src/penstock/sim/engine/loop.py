@@ -2,13 +2,13 @@
 
 The guarantees of asyncio hold: callbacks of `call_soon` run in the order of the calls, a timer never runs early. The
 rest is drawn from the seed: which process runs first, the order of timers and arrivals that are due at the same time,
-and how much virtual time a turn of a process takes (often none).
+and how much virtual time a turn (one iteration of a process's loop) takes, often none.
 
     process   ready ──► picked ──► one turn: everything that was ready when the turn began ──► ready or idle
     time      moves only when no process is ready, to the next timer or arrival
 
-A paused process keeps its timers and its arrivals and handles them when it resumes, as after SIGSTOP and SIGCONT.
-A dead process drops everything. Threads and real sockets are refused: a node has them behind `Disk` and `Network`.
+A paused process keeps its timers and its arrivals and handles them when it resumes, as after SIGSTOP and SIGCONT. A
+dead process drops everything. Threads and real sockets are refused: a node has them behind `Disk` and `Network`.
 """
 
 from __future__ import annotations

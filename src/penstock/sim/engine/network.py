@@ -230,7 +230,7 @@ class SimNetwork:
     ) -> None:
         target = self._fabric.hosts.get(host)
         if target is None:
-            raise OSError(errno.EHOSTUNREACH, f"no host {host} in this network")
+            raise OSError(errno.EHOSTUNREACH, f"the simulated network has no host {host}")
         handshake = self._fabric.handshake(self._host, self._loop, target, port)
         try:
             endpoint = await handshake.outcome

@@ -32,7 +32,7 @@ class VersionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NodeCode:
-    """Holds the parts of a version that a machine needs to format its disks and to start a node."""
+    """Holds the functions of one version of the code with which a machine formats its disks and starts a node."""
 
     version: str
     """Empty for this version; the directory of the package for another one."""
@@ -46,7 +46,8 @@ class NodeCode:
     package: str = PACKAGE
 
     def twin(self, owner: type) -> type | None:
-        """Returns the class of this version that has the same name and module as `owner`, or None."""
+        """Returns the class of this version that has the same name and module as `owner`; None if there is no such
+        class."""
         try:
             found = getattr(import_module(_renamed(owner.__module__, self.package)), owner.__qualname__, None)
         except ImportError:

@@ -41,8 +41,8 @@ def watched(timeline: Timeline, cpu_s: float = TURN_CPU_S) -> Iterator[None]:
         process = timeline.running
         if process is not None and last == timeline.turns:
             raise EndlessTurnError(
-                f"A turn of {process.name} at {timeline.now:.3f} s has not ended after {cpu_s:g} s of CPU time: "
-                f"it is in {_place(frame)}."
+                f"An event loop turn of {process.name} at {timeline.now:.3f} s has not ended after {cpu_s:g} s of "
+                f"CPU time: it is in {_place(frame)}."
             )
         last = timeline.turns
 

@@ -55,7 +55,7 @@ class DirectoryFaults:
             await self._broken(fault, *drawn, random.choice(NOTICED_S))
 
     async def _break_leader(self, fault: FaultPlan, random: Random) -> None:
-        """Breaks the directory of a log that its machine leads."""
+        """Breaks a log directory in which a machine has a replica that leads."""
         image = self._target.environment.newest_image
         led = [
             (machine, log.log_dir)

@@ -1,8 +1,8 @@
 """Forges messages that only nodes send: requests with stale epochs, from made-up nodes, or in the name of a real node.
 
 A forged message is stale or knowing. A stale message has an epoch that is not the current epoch, or names a node that
-does not exist: every cluster must refuse it. A knowing message has the right ids and epochs. Only a cluster whose
-listeners demand a login can tell it from a message of a node, so it is sent to such clusters alone.
+does not exist: every cluster must refuse it. A knowing message has the right ids and epochs, so it is sent only to
+clusters whose listeners demand a login: other clusters can't tell it from a message of a real node.
 """
 
 from __future__ import annotations

@@ -67,7 +67,8 @@ class FalseAnswers:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Replaces functions of all nodes, and restores the original functions when the last `with` block has ended."""
+        """Replaces functions of all nodes by functions that can answer falsely. Restores the original functions when
+        the last `with` block has ended."""
         if not self._users:
             self._wrap()
         self._users += 1

@@ -8,7 +8,7 @@
 | dropped-fsync      | a call that syncs or flushes is removed |
 | dropped-effect     | a call that is a statement of its own is removed |
 | reordered-effect   | two neighbouring effects change places |
-| early-return       | a function returns before its last step, a loop ends after its first round |
+| early-return       | a function returns before its last statement, a loop ends after its first iteration |
 | field-not-restored | a field keeps its old value where a state is loaded, replayed, truncated or reset |
 | field-not-set      | a field keeps its old value in any other function |
 | check-removed      | a guard that raises, returns or skips is removed, or one half of its condition |

@@ -234,7 +234,7 @@ class _Coverage(_Failures):
 
 
 class SimTask(NamedTuple):
-    """Holds the runs that the simulator may do for one mutant."""
+    """Holds the limits of the simulated runs for one mutant, and the runs to leave out."""
 
     cpu_s: float
     first_seed: int
@@ -264,7 +264,7 @@ def run_sim(name: str, task: SimTask, reporter: _Reporter) -> Outcome:
                 return Outcome(killed, how, run.command, time.process_time(), runs, _reached(finder))
             if time.process_time() >= task.cpu_s:
                 return Outcome(killed, "", "", time.process_time(), runs, _reached(finder))
-    raise AssertionError("the rotation never ends")
+    raise AssertionError("the endless list of simulated runs has ended")
 
 
 def run_reach(task: SimTask) -> list[str]:
@@ -275,14 +275,14 @@ def run_reach(task: SimTask) -> list[str]:
         for _ in simulate(drawn, lambda run: limit(task.run_cpu_s)):
             if time.process_time() >= task.cpu_s:
                 return sorted(finder.reached)
-    raise AssertionError("the rotation never ends")
+    raise AssertionError("the endless list of simulated runs has ended")
 
 
 def simulate(run: Run, begin: Callable[[Run], None]) -> Iterator[tuple[Run, str]]:
     """Yields the run and the first rule that it broke; an empty text if it broke no rule.
 
-    For the profile `points`, yields this for the run that records the points, then for the runs with faults at some of
-    these points.
+    For the profile `points`, first does this for the run that records the points, then for the runs with faults at some
+    of these points.
     """
     from penstock.sim.plan.coverage import Coverage
     from penstock.sim.run.point_runs import point_runs

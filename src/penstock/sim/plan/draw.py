@@ -195,7 +195,8 @@ def _faults(seed: int, profile: Profile, duration_s: float, nodes: int) -> tuple
 
 
 def _aimed(seed: int, profile: Profile, duration_s: float) -> list[FaultPlan]:
-    """Draws aimed faults from a separate random stream, so that they don't change the other faults of a seed."""
+    """Draws aimed faults, which wait for a certain request or election. They have a separate random stream, so that
+    they don't change the other faults of a seed."""
     random = stream(seed, "aimed")
     found: list[FaultPlan] = []
     if random.random() >= profile.aimed_share:

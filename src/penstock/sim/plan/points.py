@@ -94,7 +94,7 @@ def parse_point_fault(text: str) -> PointFault:
     point, colon, faults = text.rpartition(":")
     kind, hash_sign, nth = point.rpartition("#")
     if not colon or not hash_sign or not nth.isdigit() or int(nth) < 1:
-        raise ValueError(f"{text!r} is not POINT:FAULT, for example 'AlterPartition answer#3:drop'")
+        raise ValueError(f"{text!r} is not of the form POINT:FAULT: write, for example, 'AlterPartition answer#3:drop'")
     known = faults_at(kind)
     for fault in faults.split("+"):
         if fault not in known:

@@ -83,8 +83,7 @@ def compaction(plan: Plan) -> Plan:
 def _faults(plan: Plan) -> tuple[FaultPlan, ...]:
     """Returns the plan's faults. Leaves out the power losses in a cluster that does not promise fsync.
 
-    After a power loss, a replica gets its lost unsynced tombstones from the leader again, but only within
-    delete.retention.ms.
+    A replica that lost unsynced tombstones gets them from the leader again only within delete.retention.ms.
     """
     lossless = plan.fsync_everywhere or plan.layout.single_node
     return tuple(fault for fault in plan.faults if lossless or not fault.kind.startswith("power"))

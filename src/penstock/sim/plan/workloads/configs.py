@@ -1,5 +1,5 @@
-"""Defines the workload `configs`: while records are written, all configs that guarantees depend on change: fsync,
-min.insync.replicas, cleanup.policy, retention and the size of segments.
+"""Defines the workload `configs`: while records are written, the configs on which guarantees depend are changed (fsync,
+min.insync.replicas, cleanup.policy, retention and the size of segments).
 
 The configurer changes only certain configs of each topic, so the rules know which records each topic may lose.
 """

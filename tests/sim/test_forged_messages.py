@@ -25,7 +25,7 @@ UNAUTHORIZED = {"CLUSTER_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED"}
 @pytest.mark.parametrize(
     ("seed", "secured", "expected"), [(4, False, FENCED), (1, True, UNAUTHORIZED)], ids=["open", "login demanded"]
 )
-def test_forged_messages_are_refused_as_fenced_or_as_unauthorized_if_a_login_is_demanded(
+def test_forged_messages_are_refused_as_fenced_without_logins_and_as_unauthorized_with_logins(
     seed: int, secured: bool, expected: set[str]
 ) -> None:
     whole = draw_plan(seed, "liars", nodes=3, duration_s=20)

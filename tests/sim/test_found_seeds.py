@@ -159,7 +159,7 @@ FOUND = [
 
 
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: found.name.replace(" ", "-"))
-def test_a_run_that_once_failed_breaks_no_rule(found: Found) -> None:
+def test_simulated_run_that_once_found_a_bug_breaks_no_rule(found: Found) -> None:
     whole = draw_plan(found.seed, found.profile, nodes=found.nodes, duration_s=found.seconds)
     drawn = frozenset(fault.index for fault in whole.faults if found.aimed or fault.index < FIRST_AIMED)
     faults = drawn if found.faults is None else frozenset(found.faults)

@@ -25,40 +25,40 @@ SHARE = (11, 12)
 
 @pytest.mark.parametrize("seed", SHARE)
 @pytest.mark.parametrize("profile", PROFILES)
-def test_some_seeds_of_every_profile_break_no_rule(profile: str, seed: int) -> None:
+def test_simulated_runs_of_one_machine_break_no_rule_in_any_profile(profile: str, seed: int) -> None:
     assert broken(run_plan(draw_plan(seed, profile, duration_s=8))) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 21))
 @pytest.mark.parametrize("profile", PROFILES)
-def test_additional_seeds_of_every_profile_break_no_rule(profile: str, seed: int) -> None:
+def test_simulated_runs_of_one_machine_with_additional_seeds_break_no_rule(profile: str, seed: int) -> None:
     assert broken(run_plan(draw_plan(seed, profile, duration_s=60))) == []
 
 
 @pytest.mark.parametrize("seed", SHARE)
 @pytest.mark.parametrize("profile", PROFILES)
-def test_some_seeds_of_three_machines_break_no_rule(profile: str, seed: int) -> None:
+def test_simulated_runs_of_three_machines_break_no_rule_in_any_profile(profile: str, seed: int) -> None:
     assert broken(run_plan(draw_plan(seed, profile, nodes=3, duration_s=15))) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 11))
 @pytest.mark.parametrize("profile", PROFILES)
-def test_additional_seeds_of_three_machines_break_no_rule(profile: str, seed: int) -> None:
+def test_simulated_runs_of_three_machines_with_additional_seeds_break_no_rule(profile: str, seed: int) -> None:
     assert broken(run_plan(draw_plan(seed, profile, nodes=3, duration_s=60))) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [2, 4, 5, 6, 7])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_seeds_of_two_and_of_four_to_seven_machines_break_no_rule(nodes: int, seed: int) -> None:
+def test_simulated_runs_of_two_and_of_four_to_seven_machines_break_no_rule(nodes: int, seed: int) -> None:
     assert broken(run_plan(draw_plan(seed, "hostile", nodes=nodes, duration_s=40))) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(200, 220))
-def test_ten_minutes_of_three_machines_with_all_faults_break_no_rule(seed: int) -> None:
+def test_simulated_runs_of_three_machines_for_ten_minutes_break_no_rule(seed: int) -> None:
     assert broken(run_plan(draw_plan(seed, "hostile", nodes=3, duration_s=600))) == []
 
 
@@ -77,15 +77,15 @@ def digest(seed: int, hash_seed: int, *, seconds: float, nodes: int = 1) -> str:
     return found
 
 
-def test_a_seed_gives_the_same_trace_in_processes_with_different_hash_seeds() -> None:
+def test_simulated_run_of_a_seed_has_the_same_trace_in_processes_with_different_hash_seeds() -> None:
     assert digest(2, 1, seconds=5) == digest(2, 2, seconds=5)
 
 
-def test_a_seed_of_three_machines_gives_the_same_trace_in_processes_with_different_hash_seeds() -> None:
+def test_simulated_run_of_three_machines_has_the_same_trace_with_different_hash_seeds() -> None:
     assert digest(2, 1, seconds=12, nodes=3) == digest(2, 2, seconds=12, nodes=3)
 
 
-def test_a_long_run_of_a_seed_gives_the_same_trace_when_run_twice() -> None:
+def test_long_simulated_run_has_the_same_trace_when_it_is_repeated() -> None:
     """Memory addresses differ from run to run, so no order may depend on them."""
 
     def run() -> str:
@@ -99,13 +99,15 @@ def test_a_long_run_of_a_seed_gives_the_same_trace_when_run_twice() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30, 34))
 @pytest.mark.parametrize("nodes", [3, 5])
-def test_each_additional_seed_of_a_cluster_gives_the_same_trace_when_run_twice(nodes: int, seed: int) -> None:
+def test_simulated_run_of_a_cluster_has_the_same_trace_for_each_additional_seed_when_repeated(
+    nodes: int, seed: int
+) -> None:
     assert digest(seed, 1, seconds=40, nodes=nodes) == digest(seed, 2, seconds=40, nodes=nodes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30, 40))
-def test_each_additional_seed_gives_the_same_trace_when_run_twice(seed: int) -> None:
+def test_simulated_run_of_one_machine_has_the_same_trace_for_each_additional_seed_when_repeated(seed: int) -> None:
     assert digest(seed, 1, seconds=40) == digest(seed, 2, seconds=40)
 
 

@@ -112,7 +112,7 @@ def test_kafkas_jars_are_installed_before_the_tests_run(project: Path, target: s
 
 
 @pytest.mark.parametrize(("wish", "outcome"), [("", pytest.skip.Exception), ("required", pytest.fail.Exception)])
-def test_missing_jars_fail_a_test_if_they_are_required_and_skip_it_otherwise(
+def test_missing_kafka_jars_fail_tests_if_jars_are_required_and_skip_tests_otherwise(
     wish: str, outcome: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def install() -> Path:

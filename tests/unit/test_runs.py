@@ -42,7 +42,7 @@ def test_last_progress_of_a_query_is_saved_and_read_back() -> None:
     assert shown.state == "done"
 
 
-def test_clusters_and_topics_of_a_run_are_saved_and_read_back() -> None:
+def test_clusters_and_topics_of_a_pipeline_run_are_saved_and_read_back() -> None:
     with runs.Recording(runs.begin("demo", "", ["one", "two"])) as recording:
         recording.progressed("a", replace(QUERY, topic_ids=("x", "y")), "")
         (shown,) = pipelines_here()
@@ -50,7 +50,7 @@ def test_clusters_and_topics_of_a_run_are_saved_and_read_back() -> None:
     assert shown.queries[0].topic_ids == ("x", "y")
 
 
-def test_run_with_another_spec_gets_a_numbered_name_even_after_the_first_run_has_ended() -> None:
+def test_pipeline_with_another_spec_gets_a_numbered_name_even_after_the_first_has_ended() -> None:
     ended = replace(runs.begin("table-orders", "orders → /a"), state="done")
     runs.save(ended)
     assert runs.free_name("table-orders", "orders → /a") == "table-orders"
@@ -60,7 +60,7 @@ def test_run_with_another_spec_gets_a_numbered_name_even_after_the_first_run_has
     assert runs.free_name("table-orders") == "table-orders"
 
 
-def test_number_of_queries_of_a_run_is_bounded() -> None:
+def test_number_of_queries_of_a_pipeline_run_is_bounded() -> None:
     with runs.Recording(runs.begin("demo", "")) as recording:
         for number in range(runs.MAX_QUERIES + 20):
             recording.progressed(str(number), QUERY, "")
@@ -89,7 +89,7 @@ def test_number_of_queries_of_a_run_is_bounded() -> None:
         json.dumps({"name": "x", "pid": 5, "spec": "", "began": "", "state": {}}),
     ],
 )
-def test_invalid_file_of_a_run_is_skipped(place: Path, content: str) -> None:
+def test_invalid_file_of_a_pipeline_run_is_skipped(place: Path, content: str) -> None:
     (place / "bad.json").write_text(content.replace('"x"', '"bad"'))
     (place / "directory.json").mkdir()
     runs.save(runs.begin("good", ""))
@@ -99,7 +99,7 @@ def test_invalid_file_of_a_run_is_skipped(place: Path, content: str) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{}, {"lag": -1}, {"lag": "7"}, {"rows": None}, {"batch_ms": 2**70}, {"name": 5}])
-def test_invalid_figures_in_the_file_of_a_run_are_left_out(place: Path, wrong: dict[str, object]) -> None:
+def test_invalid_figures_in_the_file_of_a_pipeline_run_are_left_out(place: Path, wrong: dict[str, object]) -> None:
     told = {**{name: getattr(QUERY, name) for name in QUERY.__slots__}, **wrong}
     told.update({} if wrong else {"rows_per_second": float("nan")})
     run = {"name": "x", "pid": os.getpid(), "spec": "", "began": "", "queries": {"a": told, "b": 7}}
@@ -109,7 +109,7 @@ def test_invalid_figures_in_the_file_of_a_run_are_left_out(place: Path, wrong: d
     assert found.queries == {}
 
 
-def test_only_the_latest_runs_are_shown_and_runs_in_progress_come_first(place: Path) -> None:
+def test_only_the_latest_pipeline_runs_are_shown_and_running_pipelines_come_first(place: Path) -> None:
     for number in range(MAX_PIPELINES + 10):
         runs.save(runs.Run(f"run{number}", os.getpid(), "", "", "done"))
         os.utime(place / f"run{number}.json", (number, number))
@@ -120,7 +120,7 @@ def test_only_the_latest_runs_are_shown_and_runs_in_progress_come_first(place: P
     assert len(shown) == MAX_PIPELINES
 
 
-def test_run_file_of_an_older_version_is_read(place: Path) -> None:
+def test_pipeline_run_file_of_an_older_version_is_read(place: Path) -> None:
     (place / "old.json").write_text(
         '{"name": "old", "pid": 1, "spec": "s", "began": "b", "state": "failed", "last": "l"}'
     )
@@ -155,7 +155,7 @@ def test_stop_ends_a_running_pipeline(stranger: subprocess.Popen[bytes]) -> None
 
 
 @pytest.mark.parametrize("name", ["../evil", "../../../evil", "/etc/evil", "..", ".", "a b/c", "\0", "x" * 300])
-def test_file_of_a_run_is_inside_the_directory_whatever_the_name_of_the_run(place: Path, name: str) -> None:
+def test_file_of_a_pipeline_run_stays_inside_its_directory_whatever_the_run_is_called(place: Path, name: str) -> None:
     outside = json.dumps({"name": name, "pid": os.getpid(), "spec": "", "began": ""})
     (place.parent / "evil.json").write_text(outside)
     assert runs.load(name) is None
@@ -166,7 +166,7 @@ def test_file_of_a_run_is_inside_the_directory_whatever_the_name_of_the_run(plac
     assert len(list(place.iterdir())) == 1
 
 
-def test_run_file_whose_name_differs_from_its_run_is_skipped(place: Path) -> None:
+def test_pipeline_run_file_with_the_name_of_another_run_is_skipped(place: Path) -> None:
     runs.save(runs.begin("orders", ""))
     (place / "orders.json").rename(place / "clicks.json")
     assert runs.load("clicks") is None

@@ -70,7 +70,7 @@ def test_no_node_is_accused_if_all_three_replicas_have_different_content() -> No
     assert accused(found.findings) == [(Kind.CONTENT, NOBODY)]
 
 
-def test_two_of_five_replicas_are_accused_if_the_other_three_have_the_same_other_content() -> None:
+def test_two_of_five_replicas_are_accused_if_the_other_three_agree_on_different_content() -> None:
     samples = [served(node, OTHER if node in (1, 2) else LOG) for node in range(1, 6)]
     assert accused(compare(0, samples, rules(5)).findings) == [(Kind.CONTENT, 1), (Kind.CONTENT, 2)]
 

@@ -15,7 +15,7 @@ def test_findings_about_different_partitions_of_a_node_add_up_to_the_threshold()
     assert [ledger.enter(finding(f"t-{index}"), 0) for index in range(3)] == [False, False, True]
 
 
-def test_the_same_finding_counts_once_within_a_minute() -> None:
+def test_repeated_finding_against_a_node_counts_once_within_a_minute() -> None:
     ledger = Ledger(threshold=2, window_ms=1000)
     assert not any(ledger.enter(finding("t-0"), at_ms) for at_ms in range(5))
     assert ledger.enter(finding("t-0", kind=Kind.TWO_LEADERS), 5)

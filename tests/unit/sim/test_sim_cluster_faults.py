@@ -33,12 +33,12 @@ def test_ring_fault_lets_each_machine_reach_only_two_neighbours(count: int, neig
         assert sum((name, other) not in cut for other in names if other != name) == neighbours
 
 
-def test_ring_fault_cuts_one_pair_of_three_machines_and_no_link_of_two_machines() -> None:
+def test_ring_fault_cuts_the_links_of_one_pair_of_three_machines_and_no_link_of_two_machines() -> None:
     assert len(ring(NAMES[:3], Random(1))) == 2
     assert ring(NAMES[:2], Random(1)) == []
 
 
-def test_a_machine_can_be_isolated_in_one_direction() -> None:
+def test_machine_can_be_cut_off_from_other_machines_in_one_direction() -> None:
     assert isolated("n1", NAMES[:3], "out") == [("n1", "n2"), ("n1", "n3")]
     assert isolated("n1", NAMES[:3], "in") == [("n2", "n1"), ("n3", "n1")]
     assert len(isolated("n1", NAMES[:3])) == 4

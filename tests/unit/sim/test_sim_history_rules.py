@@ -54,7 +54,7 @@ def test_losing_the_unsynced_end_of_a_log_in_a_power_loss_breaks_no_rule() -> No
     assert rules(PLAN, history, view("w:1:")) == []
 
 
-def test_rule_finds_a_lost_record_that_is_not_among_the_records_lost_in_the_power_loss() -> None:
+def test_rule_finds_a_lost_record_that_the_power_loss_cannot_have_erased() -> None:
     history = History(writes=[wrote(1, 0), wrote(2, 1)], power_losses=[5.0], losses=[Loss(5.0, P, 1)])
     assert rules(PLAN, history, view()) == ["nothing acknowledged is lost"]
     history.losses = [Loss(5.0, ("t", 1), 0)]
@@ -119,7 +119,7 @@ def read(offset: int, value: str, *, at: float = 2.0, committed: bool = False) -
     return Read("r", P, offset, value.encode(), committed, at, at)
 
 
-def test_rule_finds_an_offset_with_two_different_values() -> None:
+def test_rule_finds_two_different_values_at_one_offset_of_a_partition() -> None:
     history = History(writes=[wrote(1, 0)], reads=[read(0, "other")])
     assert "offsets keep their values" in rules(PLAN, history, view("w:1:"))
     history.power_losses.append(1.5)

@@ -23,7 +23,7 @@ def test_sleeping_a_virtual_day_takes_no_real_time_and_ends_at_the_exact_virtual
     assert world.run(sleeper(), main) == 86_400
 
 
-def test_callbacks_of_a_process_run_in_the_order_of_call_soon() -> None:
+def test_callbacks_of_a_process_run_in_the_order_of_their_call_soon_calls() -> None:
     world = timeline()
     main = world.process("main")
     seen: list[int] = []
@@ -82,7 +82,7 @@ def test_a_paused_process_runs_its_overdue_timers_when_it_resumes() -> None:
     assert seen == [1.0, 11.5, 12.5]
 
 
-def test_a_blocking_call_blocks_its_process_only() -> None:
+def test_blocking_call_blocks_only_the_simulated_process_that_makes_the_call() -> None:
     world = timeline()
     main, other = world.process("main"), world.process("other")
 
@@ -147,7 +147,7 @@ def test_a_killed_process_runs_no_callback() -> None:
     assert world.failures == []
 
 
-def test_a_process_can_be_killed_inside_its_own_call() -> None:
+def test_simulated_process_can_be_killed_inside_a_call_that_it_makes() -> None:
     world = timeline()
     main, other = world.process("main"), world.process("other")
     seen: list[str] = []

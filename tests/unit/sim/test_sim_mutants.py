@@ -52,7 +52,7 @@ def test_off_by_one_operator_adds_or_subtracts_one_in_a_comparison_of_offsets() 
     assert texts(body("return a.offset <= b.end"), "off-by-one") == [body("return a.offset <= b.end + 1")]
 
 
-def test_loose_equality_operator_turns_not_equal_epochs_into_a_smaller_epoch() -> None:
+def test_loose_equality_operator_replaces_not_equal_by_less_than_for_epochs() -> None:
     assert texts(body("return a.epoch != b.epoch"), "loose-equality") == [body("return a.epoch < b.epoch")]
     assert found(body("return a.name != b.name")) == []
 

@@ -93,7 +93,7 @@ def test_bytes_arrive_in_order_although_they_are_split_into_pieces_of_any_size()
     assert pair.server.pieces > 60
 
 
-def test_a_slow_link_delays_bytes_by_its_bandwidth() -> None:
+def test_link_with_a_small_bandwidth_delays_bytes() -> None:
     pair = Pair()
 
     async def run() -> None:

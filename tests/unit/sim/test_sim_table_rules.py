@@ -43,14 +43,14 @@ def test_rule_finds_a_reader_that_misses_a_tombstone_and_saw_an_older_value() ->
     assert rules(PLAN, History(writes=history.writes, passes=[read(None)]), view()) == []
 
 
-def test_reader_may_miss_a_record_if_a_newer_record_beyond_its_last_offset_replaced_it() -> None:
+def test_reader_may_miss_a_record_that_a_later_write_replaced_during_the_read() -> None:
     writes = [wrote(1, 1), wrote(12, 12, at=5.5)]
     assert rules(PLAN, History(writes=writes, passes=[read(None)]), view(12)) == []
     late = [wrote(1, 1), wrote(12, 12, at=7.0)]
     assert rules(PLAN, History(writes=late, passes=[read(None)]), view(12)) == ["tables are complete"]
 
 
-def test_rule_finds_a_missing_record_if_only_an_aborted_transaction_has_a_newer_record() -> None:
+def test_rule_finds_a_missing_record_whose_only_newer_record_was_aborted() -> None:
     aborted = Transaction("x", 1.0, 2.0, Outcome.DONE, committed=False)
     writes = [wrote(1, 1), wrote(12, 12, at=5.5, of=aborted)]
     assert rules(PLAN, History(writes=writes, passes=[read(None)]), view(1)) == ["tables are complete"]

@@ -98,7 +98,7 @@ def test_comparison_finds_different_values_at_the_same_offset(compacted: bool) -
     assert list(compare("t-0", copies, compacted=compacted)) == ["t-0 offset 1 differs between n1 and n2"]
 
 
-def test_comparison_finds_a_replica_that_ends_before_another() -> None:
+def test_comparison_finds_a_replica_whose_log_ends_before_the_log_of_another_replica() -> None:
     assert list(compare("t-0", [copy("n1", b"a", b"b"), copy("n2", b"a")], compacted=False)) == [
         "t-0 ends at 1 on n2 and at 2 on n1"
     ]

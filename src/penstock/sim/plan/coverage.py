@@ -61,7 +61,7 @@ def load_coverage(path: Path) -> Coverage:
     try:
         saved = json.loads(path.read_text(encoding="utf-8"))
         if saved["version"] != VERSION:
-            raise ValueError(f"it has version {saved['version']}, but version {VERSION} is needed")
+            raise ValueError(f"the file has version {saved['version']}, but version {VERSION} is needed")
         return Coverage(
             {
                 Cell(kind, fault, role): int(count)

@@ -61,7 +61,7 @@ class Batch(NamedTuple):
 def batches_of(records: Buffer, end_offset: int) -> list[Batch]:
     """Returns the whole batches at the start of `records`, up to and including the first damaged batch.
 
-    The length of a damaged batch can't be trusted, so no batch follows it. A replica always serves the first batch
+    The length of a damaged batch can't be trusted, so the list ends there. A replica always serves the first batch
     whole, so a first batch that is incomplete has a damaged length. A replica serves nothing at or above its high
     watermark `end_offset`, so a batch at or above `end_offset` has a damaged offset.
     """

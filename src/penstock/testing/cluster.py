@@ -292,7 +292,10 @@ class Cluster:
         return int(quorum.topics[0].partitions[0].leader_id)
 
     def wait_in_sync(self, *topics: str, timeout_s: float = 30.0) -> None:
-        """Waits until all replicas of the given topics, by default of all topics, are in sync. Raises TimeoutError."""
+        """Waits until all replicas of the given topics, by default of all topics, are in sync.
+
+        Raises TimeoutError if this takes longer than `timeout_s` seconds.
+        """
         deadline = time.monotonic() + timeout_s
         with self.client() as client:
             while True:

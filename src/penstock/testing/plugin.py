@@ -1,4 +1,4 @@
-"""Defines the pytest plugin. Every pytest run loads it if Penstock is installed; so it imports the broker on first use.
+"""Defines the pytest plugin. pytest loads it if Penstock is installed, so it imports the broker only on first use.
 
 def test_orders_are_written(penstock):                       a fresh broker for this test
     penstock.create_topic("orders", partitions=3)

@@ -79,8 +79,8 @@ def _acknowledged(plan: Plan, history: History, view: FinalView) -> Iterator[Wri
 
 
 def _promised(plan: Plan, history: History, write: Write) -> bool:
-    """True if the acknowledgement promises that the record is not lost. With acks=all it always does. With acks=1 it
-    does only if the partition kept the same leader from the sending of the record on."""
+    """True if the acknowledgement promises that the record is not lost. With acks=1, it does so only if the partition
+    has one replica, or kept the same leader from the sending of the record on."""
     if plan.promises(write.acks):
         return True
     return write.acks == 1 and write.began >= history.one_leader_since.get(write.partition, float("inf"))

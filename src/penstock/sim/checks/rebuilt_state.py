@@ -52,9 +52,9 @@ class Transaction:
         """True if `first` is a possible first offset of this transaction in a replica whose log starts at `start`.
 
         Two kinds of offsets are possible: the base offset of the first batch that the replica serves, and the base
-        offset of each earlier batch. If the replica serves no batch of the transaction, no offset is possible. The
-        rebuild began to read at `log_begin`. If it has read no earlier marker of this producer, an offset below
-        `log_begin` is possible too, because the first batches of the transaction may have been deleted.
+        offset of each earlier batch. `first=None` (no offset) is possible if the replica serves no batch of the
+        transaction. The rebuild began to read at `log_begin`. If it has read no earlier marker of this producer, an
+        offset below `log_begin` is possible too, because the first batches of the transaction may have been deleted.
         """
         visible = next((base for base, end in self.batches if end > start), None)
         if first is None:

@@ -101,7 +101,7 @@ class FaultTarget:
         self.restart(machine, off_s)
 
     def finish_upgrade(self, code: NodeCode) -> None:
-        """Upgrades the machines that still run the old version at the end of the rolling upgrade."""
+        """Upgrades the machines that still run the old version. Called when the time of faults is over."""
         for machine in self.machines:
             if machine.code.version != code.version:
                 machine.kill()

@@ -105,8 +105,8 @@ class Runner:
     # Simulator.
 
     def by_sim(self, mutant: Mutant) -> Outcome:
-        """Runs one simulation after the other (`worker.rotation`) until one of them kills the mutant. If this
-        simulation also fails without the mutant, leaves it out and starts again."""
+        """Runs one simulation after the other (`worker.rotation`) until one kills the mutant or the CPU time is used
+        up. If this simulation also fails without the mutant, leaves it out and starts again."""
         spent = 0.0
         while True:
             task = SimTask(self.cpu_s, self.first_seed, skipped=sorted(self.failing), package=mutant.package)

@@ -111,8 +111,8 @@ class PointLog:
     """The faults as they were carried out: a power loss that the promises do not cover is carried out as a kill."""
 
     def cells(self) -> Iterator[Cell]:
-        """Yields the coverage cell (kind, fault and role) of every fault that is possible at a passed point. A cell
-        with several points is yielded several times."""
+        """Yields the coverage cell (kind, fault and role) of every fault that is possible at a passed point. The same
+        cell may be yielded more than once."""
         for kind, role, receiver_role in {(each.kind, each.role, each.receiver_role): None for each in self.passed}:
             point = Point(0.0, kind, 0, role, receiver_role)
             for fault in faults_at(kind):

@@ -39,8 +39,8 @@ run: $(SPARK)  ## a broker, events, a Spark pipeline and its table: until Ctrl-C
 broker: $(STAMP)  ## a broker alone, on 127.0.0.1:9092 until Ctrl-C
 	@exec $(BIN)/penstock up
 
-unit: $(DEV)  ## the tests of the pure packages and of single classes, without Spark, Java or processes: a minute
-	TEST_EXAMPLES=quick $(PYTEST) -m "not slow and not programs" tests/unit
+unit: $(DEV)  ## the tests of the pure packages and of single classes, without Spark, Java, processes or nodes: a minute
+	TEST_EXAMPLES=quick $(PYTEST) -m "not slow and not programs and not nodes" tests/unit
 
 unit: JOBS = 3  # two cores run three processes: many of these tests wait for threads or sockets
 

@@ -1,9 +1,11 @@
-"""Shared by all tests: the distribution of tests over processes, and a heap that garbage collections can skip."""
+"""Shared by all tests: marks, the distribution over processes, and a heap that garbage collections can skip."""
 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,9 @@ settings.load_profile("penstock")
 TESTS = Path(__file__).parent
 #: Directories whose tests share something expensive, a Spark session or an Apache Kafka: one process runs each of them.
 TOGETHER = {TESTS / "spark": "spark", TESTS / "oracle": "oracle"}
+#: Functions and classes that start a node with its listeners.
+NODE_STARTERS = {("penstock.node.local", "make_node"), ("penstock.testing.broker", "Broker")}
+NODE_STARTERS |= {("penstock.testing.cluster", "Cluster")}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,6 +28,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         group = TOGETHER.get(item.path.parent)
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
+        if isinstance(item, pytest.Function) and starts_nodes(item.module.__name__):
+            item.add_marker(pytest.mark.nodes)
+
+
+@cache
+def starts_nodes(module: str) -> bool:
+    """Returns True if the test module, or a helper module of which it imports a name, imports a starter of nodes."""
+    for value in list(vars(sys.modules[module]).values()):
+        origin, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+        if (origin, name) in NODE_STARTERS:
+            return True
+        if isinstance(origin, str) and origin != module and origin in sys.modules:
+            file = getattr(sys.modules[origin], "__file__", None)
+            if file is not None and TESTS in Path(file).parents and starts_nodes(origin):
+                return True
+    return False
 
 
 def pytest_collection_finish() -> None:

@@ -29,7 +29,7 @@ class HttpAddress:
         return self.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
     def url(self, port: int) -> str:
-        """Returns the URL for clients on this machine, with the port that was bound."""
+        """Returns the URL for clients on this machine, with the given port, which is the bound port."""
         host = "localhost" if self.is_any else self.host
         scheme = "https" if self.tls else "http"
         return f"{scheme}://[{host}]:{port}/" if ":" in host else f"{scheme}://{host}:{port}/"

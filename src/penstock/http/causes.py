@@ -19,7 +19,8 @@ DAMAGED_SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """Holds facts that only the node of the console knows: failovers that it noticed, and problems of its disks."""
+    """Holds facts that only the node that serves the console knows: failovers that it noticed, and its disk
+    problems."""
 
     node_id: int
     failovers: Sequence[Failover] = ()
@@ -58,7 +59,7 @@ def health(summary: Row, context: NodeContext) -> dict[str, str]:
 
 
 def causes(nodes: Sequence[Row], context: NodeContext) -> Iterator[str]:
-    """Yields a sentence for each cause of problems, with the remedy if a remedy is known."""
+    """Yields a sentence for each cause of a problem in the cluster, with the remedy if one is known."""
     gone = {each.broker_id: each for each in context.failovers}
     for row in nodes:
         name = f"Node {row['node']} ({row['address']})"

@@ -170,6 +170,7 @@ def behind(ends: dict[int, int]) -> dict[int, int]:
 
 
 def _address(broker: BrokerImage, listener: str = "") -> str:
-    """Returns `host:port` of the broker's listener with this name; of its first listener if none has this name."""
+    """Returns `host:port` of the broker's listener with the given name, or of its first listener if no listener has
+    that name."""
     endpoint = broker.endpoints.get(listener) or next(iter(broker.endpoints.values()))
     return f"[{endpoint.host}]:{endpoint.port}" if ":" in endpoint.host else f"{endpoint.host}:{endpoint.port}"

@@ -53,7 +53,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 class ConnectionServer(Protocol):
-    """The interface of the HTTP server that its connections use."""
+    """Defines the methods and attributes of the HTTP server that a connection needs."""
 
     names: Names
     stopping: bool
@@ -88,9 +88,9 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """Returns True if this connection may be closed so that a new connection can be served.
+        """Returns True if this connection may be closed to make room for a new connection.
 
-        Such a connection has no request in progress, or its peer waits for the answer to a failed login.
+        This is the case if no request is in progress, or if the peer waits for the delayed answer to a failed login.
         """
         return self._delayed or (self._task is None and not self._unsent)
 
@@ -226,7 +226,7 @@ class HttpConnection(asyncio.Protocol):
             self._answered()
 
     async def _stream(self, response: Response, stream: BodyStream) -> None:
-        """Sends a stream until it ends, or until the peer has gone."""
+        """Sends the parts of a streamed response until the stream ends or the peer has closed the connection."""
         self._streaming = True
         try:
             self._write(self._head(response))
@@ -236,7 +236,7 @@ class HttpConnection(asyncio.Protocol):
                     await self._all_sent()
             self._write(self._http.send(h11.EndOfMessage()))
         except Exception:
-            logger.exception("a stream failed after its first bytes")
+            logger.exception("a streamed HTTP response failed after its first bytes, so its connection is closed")
             self.abort()
         finally:
             self._streaming = False
@@ -251,7 +251,7 @@ class HttpConnection(asyncio.Protocol):
         self._cancel_timer()
 
     def _answered(self) -> None:
-        """Processes the next request. Called when all bytes of the last response are sent."""
+        """Goes on to the next request on this connection. Called when all bytes of a response are sent."""
         if self._lingering or self._transport is None:
             return
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and not self._server.stopping:

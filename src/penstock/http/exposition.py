@@ -26,8 +26,7 @@ class Kind(Enum):
 
 
 class Distribution(NamedTuple):
-    """Holds the value of a histogram's series: the number of measurements in each bucket, and the sum of all
-    measurements."""
+    """Holds the values of one histogram: the number of measurements in each bucket, and the sum of all measurements."""
 
     bounds: Sequence[float]
     """The upper bounds of the buckets, in rising order; the last bucket has no bound."""
@@ -37,14 +36,14 @@ class Distribution(NamedTuple):
 
     @classmethod
     def in_seconds(cls, found: Histogram, units_per_s: int) -> Distribution:
-        """Returns the measurements of a histogram whose unit is a part of a second."""
+        """Converts a histogram to seconds. `units_per_s` is the number of the histogram's units in a second."""
         bounds = tuple(bound / units_per_s for bound in found.bounds)
         return cls(bounds, tuple(found.counts), found.total / units_per_s)
 
 
 @dataclass(slots=True)
 class Family:
-    """Holds all series of one metric name. A counter's name ends in `_total`."""
+    """Holds all series of one metric name. The name of a counter ends in `_total`."""
 
     name: str
     kind: Kind

@@ -58,7 +58,7 @@ class Caller:
     """Method and path of the request, for log and audit lines."""
 
     def context(self, broker: Broker, api_key: int = DESCRIBE_CLUSTER, version: int = 0) -> RequestContext:
-        """Returns the context with which the authorizer and the audit file see a request of this caller."""
+        """Returns the request context that the authorizer and the audit file use for a request of this caller."""
         known = None if self.principal == ANONYMOUS else self.principal
         connection = LocalConnection(LISTENER, known, self.host)
         return RequestContext(api_key, version, 0, self.client_id, connection, broker.clock.wall_ms())
@@ -69,7 +69,7 @@ NOBODY = Caller()
 
 class Login(Protocol):
     async def identify(self, request: Request) -> str | Response:
-        """Returns the principal of the sender, or the response that refuses the request."""
+        """Returns the principal of the request's sender, or the response that refuses the request."""
         ...
 
 
@@ -115,7 +115,7 @@ class Guard:
 
 
 class AdmittedStream:
-    """A stream that ends soon after its caller has lost the right to read it.
+    """Wraps a stream, and ends it soon after its caller has lost the right to read it.
 
     The caller loses this right if its access token expires, or if a change of its password, role or ACLs forbids the
     request.
@@ -148,11 +148,11 @@ def no_role(principal: str, needed: Role) -> str:
 
 
 def forged_change(request: Request) -> Response | None:
-    """Returns the answer to a change that a web page of another site may have caused; None if the change is genuine.
+    """Returns the response that refuses a forged change: a change that a web page of another site may have sent.
 
-    A browser adds the user's login to such a request automatically. It also adds the headers Origin and Sec-Fetch-Site,
-    which pages can't change; and a page can send JSON to another origin only after a preflight request, which this
-    server refuses.
+    Returns None for a genuine change. A browser adds the user's login to a forged change automatically. It also adds
+    the headers Origin and Sec-Fetch-Site, which pages can't alter. A page can send JSON to another origin only after a
+    preflight request, which this server refuses.
     """
     if request.method not in CHANGES:
         return None

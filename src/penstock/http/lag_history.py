@@ -1,7 +1,7 @@
-"""Keeps the last lags of groups that clients have described. Pure: time is an argument, in milliseconds.
+"""Keeps recent lags of the groups that clients describe. Pure: time is an argument, in milliseconds.
 
-A sample is taken each time that a client describes the group. So a group that is never described costs nothing, and the
-history of a group has gaps.
+Each request that describes a group adds a sample. So a group that is never described costs nothing, and the history of
+a group has gaps.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Authenticates HTTP requests: passwords (Basic), access tokens (Bearer) and client certificates.
+"""Authenticates HTTP requests by password (Basic), access token (Bearer) or client certificate.
 
-There are no sessions and no cookies: each request carries its credential. A password that was right is remembered as a
-keyed digest, because to check it takes milliseconds; the digest counts as long as the user's credential is unchanged.
-Other passwords are checked one after the other in one thread, which pauses after a wrong one, so that attackers get a
-fifth of one core at most. The answer to a wrong credential is delayed, and the connection closes.
+There are no sessions and no cookies: each request carries its credential. A password check takes milliseconds, so a
+correct password is remembered as a keyed digest until the user's credential changes. All other passwords are checked
+one after the other in one thread. The thread pauses after a wrong password, so that attackers use at most a fifth of
+one core. The answer to a wrong credential is delayed, and then the connection is closed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OnFailure = Callable[[str, str], None]
 
 @dataclass(frozen=True, slots=True)
 class LoginRules:
-    """Holds what HTTP accepts as a login. None: not accepted."""
+    """Holds the kinds of login that the HTTP listener accepts. A kind that is None is refused."""
 
     secret: bytes = field(repr=False)
     """A random secret of this process."""
@@ -61,7 +61,7 @@ class LoginRules:
 
     @property
     def schemes(self) -> list[str]:
-        """Returns the values of WWW-Authenticate."""
+        """Returns the values of the header WWW-Authenticate: one for each accepted scheme."""
         found = []
         if self.users is not None:
             found.append('Basic realm="Penstock", charset="UTF-8"')
@@ -77,15 +77,15 @@ class _Remembered:
 
 
 class WrongCredentialError(Exception):
-    """Raised for a refused credential. The message is the reason for the operator, and has no secret."""
+    """Raised for a refused credential. The message tells the operator the reason and contains no secret."""
 
 
 class TooManyChecksError(Exception):
-    """Raised if too many passwords from one host are being checked: a host must not delay the logins of other hosts."""
+    """Raised if one host has too many password checks in progress, which would delay the logins of other hosts."""
 
 
 class RequestLogin:
-    """Returns the principal of each request."""
+    """Authenticates requests: finds the principal of each request's sender."""
 
     def __init__(self, rules: LoginRules) -> None:
         self._rules = rules
@@ -99,7 +99,7 @@ class RequestLogin:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def identify(self, request: Request) -> str | Response:
-        """Returns the principal of the sender; or the response that refuses the request."""
+        """Returns the principal of the request's sender, or the response that refuses the request."""
         rules = self._rules
         try:
             if request.authorization and rules.schemes:
@@ -127,7 +127,7 @@ class RequestLogin:
                 except TokenError as error:
                     raise WrongCredentialError(f"invalid access token: {error}") from None
             case _:
-                raise WrongCredentialError("the scheme of the Authorization header is not offered")
+                raise WrongCredentialError("the Authorization header has a scheme that this listener does not accept")
 
     async def _accepts(self, known: PasswordUsers, password: str, host: str) -> bool:
         user = known.user
@@ -173,7 +173,7 @@ def _by_certificate(user_of: Callable[[Mapping[str, Any]], str], certificate: Ma
 
 
 def _parse_basic(text: str) -> tuple[str, str]:
-    """Returns user and password. Raises WrongCredentialError."""
+    """Returns the user and the password from a Basic credential. Raises WrongCredentialError."""
     wrong = WrongCredentialError("the Basic credential can't be parsed")
     try:
         user, colon, password = base64.b64decode(text, validate=True).decode().partition(":")

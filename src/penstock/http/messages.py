@@ -1,4 +1,4 @@
-"""Defines the requests and responses of pages, and the checks that refuse a request before any page runs. Pure."""
+"""Defines the requests and responses of HTTP pages, and the checks that refuse a request before any page runs. Pure."""
 
 from __future__ import annotations
 
@@ -69,7 +69,10 @@ class Request:
 
 
 class BodyStream(Protocol):
-    """The interface of a body whose parts are made while it is sent. The connection always calls `aclose`."""
+    """Defines the interface of a response body that is produced in parts while it is sent.
+
+    The connection always calls `aclose` at the end.
+    """
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 

@@ -48,7 +48,8 @@ class MetricsPage:
         self._pages: dict[str, Cached[bytes]] = {}
 
     async def get(self, choice: str = "") -> bytes:
-        """Returns the page. `choice` has names of topics, separated by commas, whose partitions get series."""
+        """Returns the page. `choice` lists topics, separated by commas: each of their partitions gets its own
+        series."""
         page = self._pages.get(choice)
         if page is None:
             page = self._pages[choice] = Cached(

@@ -237,7 +237,7 @@ def _moves(broker: Broker) -> Iterator[Family]:
 def pipeline_families(pipelines: list[Pipeline]) -> Iterator[Family]:
     """Yields metrics of pipelines.
 
-    A stopped pipeline has no figures, because its last figures are outdated.
+    A stopped pipeline has no values, because its last values are outdated.
     """
     up = gauge("penstock_pipeline_running", "Whether a pipeline of this machine runs.")
     lag = gauge("penstock_pipeline_lag_records", "Offsets that the query has not read yet.")

@@ -39,8 +39,10 @@ NEVER_SENT = frozenset({68, 71, 72, 76, 88})
 
 
 class CallerClient(AsyncClient):
-    """Implements a client for one HTTP request. It has its own view of the cluster, and the connections of a shared
-    client."""
+    """Acts as the Kafka client of one HTTP request.
+
+    It has its own view of the cluster, and uses the connections of a client that all HTTP requests share.
+    """
 
     def __init__(self, shared: AsyncClient, broker: Broker, caller: Caller) -> None:
         super().__init__(
@@ -59,7 +61,7 @@ class CallerClient(AsyncClient):
 
 
 class CallerConnection(BrokerConnection):
-    """Wraps a connection of the shared client, for the requests of one caller."""
+    """Sends the requests of one caller over a connection of the shared client, and enforces the caller's ACLs."""
 
     def __init__(self, shared: BrokerConnection, broker: Broker, caller: Caller) -> None:
         super().__init__(shared._stream, shared._settings)
@@ -69,7 +71,8 @@ class CallerConnection(BrokerConnection):
         self._caller = caller
 
     async def request(self, message: Message, *, version: int | None = None, timeout_s: float | None = None) -> Any:
-        """Sends a request of the caller, and returns the response. A denial is a response with an error code.
+        """Sends a request for the caller, and returns the response. A denied request gets a response with an error
+        code.
 
         Raises KafkaError.
         """

@@ -25,7 +25,7 @@ MAX_NOTES = 100
 
 
 class OperationError(Exception):
-    """Raised by the work of an operation to end it as failed. The message has subject, cause and remedy."""
+    """Raised by the code of an operation to mark the operation as failed. The message has subject, cause and remedy."""
 
 
 class TooManyOperationsError(Exception):
@@ -34,7 +34,8 @@ class TooManyOperationsError(Exception):
 
 @dataclass(slots=True)
 class Operation:
-    """Holds the state of one operation. Its work updates `done`, `total`, `result` and `notes` while it runs."""
+    """Holds the state of one operation. The operation's task updates `done`, `total`, `result` and `notes` as it
+    goes on."""
 
     number: int
     principal: str
@@ -112,7 +113,7 @@ class Operations:
         return self._all.get(number)
 
     def cancel(self, operation: Operation) -> bool:
-        """Cancels a running operation. Returns False if it has ended already."""
+        """Cancels a running operation. Returns False if the operation has ended already."""
         task = self._tasks.get(operation.number)
         return task is not None and task.cancel()
 

@@ -1,4 +1,4 @@
-"""Makes the rows that JSON and the console show from a cluster's facts, sorted and limited in number.
+"""Turns facts about a cluster into the rows that JSON and the console show, sorted and limited in number.
 
 Pure, so it can run in a thread.
 """
@@ -124,13 +124,14 @@ def one_topic(
     start: int = 0,
     limit: int = PARTITIONS_MAX,
 ) -> Row:
-    """Returns the topic's number of partitions, and the states of the partitions from `start` on, at most `limit`."""
+    """Returns how many partitions the topic has, and the states of at most `limit` partitions from partition `start`
+    on."""
     shown = dict(sorted(partitions.items())[start : start + limit])
     return {"topic": topic, "partitions": len(partitions), "partition_states": partition_rows(facts, shown)}
 
 
 def damaged_rows(broker: Broker) -> list[Row]:
-    """Returns the replicas of this node with a damaged batch, and the reason."""
+    """Returns a row with the reason for each replica of this node that has a damaged batch."""
     found = sorted(broker.logs.corruptions.items())
     return [{"topic": topic, "partition": index, "reason": why} for (topic, index), why in found[:DAMAGED_MAX]]
 

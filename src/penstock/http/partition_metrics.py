@@ -41,7 +41,7 @@ class Led:
 
 @dataclass(slots=True)
 class Held:
-    """Holds the figures of all partitions on this node, for their metrics."""
+    """Holds the measured values of all partitions on this node, from which the metrics are made."""
 
     led: list[Led]
     followed: int = 0
@@ -65,7 +65,7 @@ class Held:
 
 @dataclass(slots=True)
 class TopicSums:
-    """Sums up the partitions of a topic that this node leads."""
+    """Holds sums over those partitions of a topic that this node leads."""
 
     ends: int = 0
     records: int = 0
@@ -99,9 +99,9 @@ async def partition_families(broker: Broker, chosen: frozenset[str] | None = Non
 
 
 async def _held(broker: Broker) -> Held:
-    """Collects the figures of all partitions.
+    """Measures all partitions of this node.
 
-    Iterates over a copy, because partitions may change during the iteration.
+    Iterates over a copy of the list, because partitions may be added or removed meanwhile.
     """
     held = Held([])
     for number, partition in enumerate(list(broker.partitions)):
@@ -154,7 +154,7 @@ def _follower_lag(held: Held) -> Iterator[Family]:
 async def _cluster(broker: Broker) -> list[Family]:
     """Returns metrics that count entries of this node's metadata image.
 
-    They are equal on all nodes that have caught up.
+    All nodes that have caught up with the metadata log report the same values.
     """
     image = broker.metadata.image
     states = {"up": 0, "fenced": 0, "stopping": 0}
@@ -240,7 +240,8 @@ async def _partitions(held: Held, chosen: frozenset[str] | None, left_out: Famil
 
 
 async def _groups(broker: Broker, left_out: Family) -> list[Family]:
-    """Returns the lag of groups. Covers only groups that this node coordinates, and partitions that this node holds."""
+    """Returns the lag of groups: only groups that this node coordinates, and only on partitions that this node
+    holds."""
     found: dict[tuple[str, str], int] = {}
     groups = looked_at = 0
     for coordinator in broker.groups.coordinators():

@@ -1,4 +1,5 @@
-"""Describes pipelines for the console and the metrics. The caller passes the function that finds the pipelines."""
+"""Describes Spark pipelines for the console and the metrics. The caller passes the function that finds the
+pipelines."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def no_pipelines() -> list[Pipeline]:
 def pipelines_here() -> list[Pipeline]:
     """Returns this user's pipelines on this machine, one per name.
 
-    Running pipelines come before stopped pipelines. In each of these groups, the newest report comes first.
+    Running pipelines come first, then stopped pipelines; each part begins with the newest report.
     """
     found: dict[str, Pipeline] = {}
     for run in recent(MAX_PIPELINES):

@@ -1,6 +1,6 @@
-"""Computes growth rates of topics from two samples. Pure: time is an argument, in seconds.
+"""Computes how fast topics grow, from two samples. Pure: time is an argument, in seconds.
 
-Rates need no counters: the difference between two samples of an end offset is the number of records appended in
+No counters are needed: the difference between two samples of an end offset is the number of records appended in
 between.
 """
 
@@ -31,7 +31,7 @@ class Rate(NamedTuple):
 
 
 class Point(NamedTuple):
-    """Holds the rates of all topics together at one time."""
+    """Holds the sum of the growth rates of all topics at one time."""
 
     at_s: float
     records: float

@@ -1,4 +1,4 @@
-"""Collects metrics of the guard, which compares replicas, and of nodes in quarantine."""
+"""Collects metrics of the replica guard, which compares the replicas of each partition, and of nodes in quarantine."""
 
 from __future__ import annotations
 

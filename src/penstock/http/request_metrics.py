@@ -1,4 +1,4 @@
-"""Collects metrics of requests by API: their number, and how long their phases took."""
+"""Collects metrics of requests by API: how many there were, and how long each phase of them took."""
 
 from __future__ import annotations
 

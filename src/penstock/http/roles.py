@@ -38,7 +38,8 @@ def parse_roles(text: str) -> dict[str, Role]:
 class Roles:
     """Finds the role of each principal. Super users are administrators.
 
-    Without an entry in `penstock.http.roles`, everybody has every role: then the ACLs alone decide, if there are any.
+    If `penstock.http.roles` has no entry, everybody has every role, and only the ACLs, if there are any, limit a
+    caller.
     """
 
     __slots__ = ("_by_principal", "_super_users")
@@ -48,7 +49,7 @@ class Roles:
         self._super_users = super_users
 
     def of(self, principal: str) -> Role | None:
-        """Returns the highest role of the principal; None if it has no role."""
+        """Returns the highest role of the principal; None if the principal has no role."""
         if not self._by_principal or principal in self._super_users:
             return Role.ADMIN
         known = (self._by_principal.get(name) for name in (principal, EVERYBODY))

@@ -37,7 +37,7 @@ class Site(Protocol):
 
 
 class Handshakes:
-    """Counts the TLS handshakes in progress, in all and by host, so that slow peers keep no others away."""
+    """Counts the TLS handshakes in progress, in all and per host, so that slow peers can't block new connections."""
 
     def __init__(self, tls: Callable[[], ssl.SSLContext]) -> None:
         self._tls = tls

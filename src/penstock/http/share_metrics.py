@@ -1,4 +1,4 @@
-"""Collects metrics of share groups on the partitions that this node leads."""
+"""Collects metrics of share groups, for the partitions that this node leads."""
 
 from __future__ import annotations
 

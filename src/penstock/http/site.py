@@ -1,4 +1,4 @@
-"""Routes each path to its page."""
+"""Finds the page for each request's path, and answers the request with it."""
 
 from __future__ import annotations
 

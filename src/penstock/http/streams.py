@@ -1,8 +1,8 @@
 """Writes server-sent events, and limits the number of streams that are open at the same time.
 
-A stream is an asynchronous iterator that the connection reads only while the peer has taken all earlier bytes. So a
-stream buffers nothing for a slow peer, and the connection is cut if the peer takes nothing for some time. A source
-yields HEARTBEAT if it has had nothing else for HEARTBEAT_S seconds, so that a lost peer is noticed.
+A stream is an asynchronous iterator. The connection asks for the next part only when the peer has taken all earlier
+bytes. So a stream buffers nothing for a slow peer, and a peer that takes no bytes for some time is cut off. A source of
+events yields HEARTBEAT after HEARTBEAT_S seconds without an event, so that a lost peer is noticed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Chunks = AsyncGenerator[bytes, None]
 
 
 def message(kind: str, value: Any) -> bytes:
-    """Returns one server-sent event. JSON without line breaks fits into one data line."""
+    """Returns one server-sent event, with the JSON on one data line."""
     return f"event: {kind}\ndata: {json.dumps(value, separators=(',', ':'))}\n\n".encode()
 
 

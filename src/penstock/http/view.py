@@ -1,4 +1,4 @@
-"""Holds the parts of a running node that pages read, and a cache that concurrent requests share for a short time."""
+"""Holds the parts of a running node that HTTP pages read, and a short-lived cache that concurrent requests share."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def yield_between_slices(number: int) -> None:
 
 
 def cached_s(partitions: int) -> float:
-    """Returns for how many seconds a result is cached: the more partitions it covers, the longer."""
+    """Returns how many seconds a result stays in the cache: longer if it covers more partitions."""
     return min(LONGEST_S, max(FRESH_S, partitions / A_SECOND_FOR))
 
 

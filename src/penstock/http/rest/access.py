@@ -52,7 +52,7 @@ def _mechanisms(names: list[str] | None) -> list[ScramMechanism]:
 
 
 async def set_password(service: Service, call: Call) -> Any:
-    """Sets the password of a SCRAM user, and creates a missing user. The password is salted on this node."""
+    """Sets the password of a SCRAM user, and creates the user if needed. The password is salted on this node."""
     user, mechanisms = call.path["user"], _mechanisms(call.body.get("mechanisms"))
     if not call.body["password"]:
         raise Problem(400, "password is empty: give a password.")
@@ -117,7 +117,7 @@ async def delete_acls(service: Service, call: Call) -> Any:
     wanted = AclFilter(resource, name, pattern, call.body["principal"], call.body.get("host", "*"))
     removed = await AccessAdmin(await service.client()).delete_acls(wanted, operations, permission)
     if not removed:
-        raise Problem(404, "No ACL matches.")
+        raise Problem(404, "No ACL matches: GET /v1/acls lists the ACLs.")
     return {"deleted": removed}
 
 

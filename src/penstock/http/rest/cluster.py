@@ -33,13 +33,13 @@ PAGE = {
 
 
 def paged(rows: list[Any], call: Call, name: str) -> dict[str, Any]:
-    """Returns one page of rows with the number of all rows."""
+    """Returns one page of the rows, with the total number of rows."""
     start = call.query.get("start", 0)
     return {"total": len(rows), "start": start, name: rows[start : start + call.query.get("limit", 100)]}
 
 
 def _failed_partitions(failed: Mapping[TopicPartition, ErrorCode]) -> dict[str, Any]:
-    """Returns the answer to a change of many partitions: the partitions that were refused, with Kafka's error."""
+    """Returns the answer to a change of many partitions: a list of the refused partitions with Kafka's error codes."""
     return {
         "failed": [
             {"topic": topic, "partition": index, "kafka_error": code.name}
@@ -155,7 +155,8 @@ async def force_election(service: Service, call: Call) -> Any:
 
 
 async def compact_log(service: Service, call: Call) -> Any:
-    """Compacts this node's replicas of named topics, as an operation. Without topics, writes a metadata snapshot."""
+    """Compacts this node's replicas of the named topics, as an operation. Without topics, writes a metadata
+    snapshot."""
     topics = call.body.get("topics")
     if topics is None:
         written = await service.broker.metadata.snapshot()

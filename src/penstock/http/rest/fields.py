@@ -1,4 +1,4 @@
-"""Describes the fields of a JSON body or query once: the description checks input, and becomes the OpenAPI schema."""
+"""Describes the fields of a JSON body or query. One description both checks the input and gives the OpenAPI schema."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Field:
         return value
 
     def parse(self, name: str, text: str) -> Any:
-        """Returns the value of a query field or a part of the path. Raises FieldError."""
+        """Returns the value of a field from its text in the query or in the path. Raises FieldError."""
         if self.kind == "integer":
             digits = text.removeprefix("-")
             if not digits.isdecimal() or not digits.isascii() or len(digits) > 19:
@@ -82,7 +82,7 @@ class Field:
 
 
 def _is_unicode(text: str) -> bool:
-    """Returns False for text with a lone surrogate, which JSON can hold and UTF-8 can't."""
+    """Returns False for text with a lone surrogate, which is allowed in JSON but not in UTF-8."""
     return not any("\ud800" <= each <= "\udfff" for each in text)
 
 
@@ -110,7 +110,7 @@ def object_schema(fields: Mapping[str, Field]) -> dict[str, Any]:
 
 
 def check_object(fields: Mapping[str, Field], value: Any, prefix: str = "") -> dict[str, Any]:
-    """Returns the object, checked field by field. Raises FieldError; unknown fields are errors, too."""
+    """Returns the object after a check of each field. Raises FieldError for a wrong or unknown field."""
     if not isinstance(value, dict):
         raise FieldError(f"{prefix.rstrip('.') or 'the body'} has to be an object.")
     for name in value:
@@ -124,7 +124,7 @@ def check_object(fields: Mapping[str, Field], value: Any, prefix: str = "") -> d
 
 
 def parse_texts(fields: Mapping[str, Field], texts: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the values of a query. Raises FieldError."""
+    """Returns the values of the query's parameters, parsed from their texts. Raises FieldError."""
     for name in texts:
         if name not in fields:
             known = ", ".join(fields) or "none"

@@ -57,7 +57,10 @@ async def delete_group(service: Service, call: Call) -> Any:
 
 
 async def reset_offsets(service: Service, call: Call) -> Any:
-    """Moves a group's committed offsets to one of TARGETS. A dry run changes nothing and shows the new offsets."""
+    """Moves a group's committed offsets to the one target of TARGETS that the body gives.
+
+    A dry run changes nothing and shows the new offsets.
+    """
     given = [name for name in TARGETS if call.body.get(name, False) is not False]
     if len(given) != 1:
         raise Problem(400, f"Give exactly one of {', '.join(TARGETS)}.")
@@ -103,7 +106,8 @@ def partitions_of_topics(service: Service, topics: list[str]) -> list[TopicParti
 async def _targets(
     admin: GroupAdmin, target: str, value: int, wanted: list[TopicPartition], before: Offsets
 ) -> Offsets:
-    """Returns the new offsets, each within its partition's log. Leaves out partitions of deleted topics."""
+    """Returns the new offset of each partition, limited to the range of its log. Leaves out partitions of deleted
+    topics."""
     first, last = await admin.offsets_at(wanted, EARLIEST), await admin.offsets_at(wanted, LATEST)
     match target:
         case "earliest":

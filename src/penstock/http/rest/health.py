@@ -26,7 +26,7 @@ def reasons_not_alive(broker: Broker) -> list[str]:
 
 
 def reasons_not_ready(broker: Broker) -> list[str]:
-    """Returns the reasons why clients should use other nodes now; an empty list if the node is ready."""
+    """Returns the reasons why clients should use other nodes for now; an empty list if the node is ready."""
     reasons = reasons_not_alive(broker)
     if not broker.metadata.in_contact:
         reasons.append("this node hears from no leader of the quorum")
@@ -54,7 +54,8 @@ def _told(word: str, reasons: list[str]) -> dict[str, Any]:
 
 
 async def cluster_health(service: Service, call: Call) -> Any:
-    """Answers with the cluster's status (healthy, degraded or unhealthy), the counts behind it, and the controller."""
+    """Answers with the cluster's status (healthy, degraded or unhealthy), the counts that explain it, and the
+    controller."""
     _, overview = await service.state()
     metadata = service.broker.metadata
     leader = metadata.quorum().leader_id if metadata.in_contact else NO_NODE

@@ -39,7 +39,7 @@ THROTTLE_STAYS = "The throttle stays until the moves have ended; an operation th
 
 
 async def drain_nodes(service: Service, call: Call) -> Any:
-    """Moves every replica off the given nodes, which get no new replicas meanwhile."""
+    """Moves every replica off the given nodes. Meanwhile these nodes get no new replicas."""
     nodes = set(call.body["nodes"])
     facts, _ = await service.state()
     there = {node.node_id for node in facts.nodes}.union(*(part.replicas for part in facts.partitions.values()))
@@ -130,7 +130,7 @@ async def balance_directories(service: Service, call: Call) -> Any:
 
 
 async def evacuate_directory(service: Service, call: Call) -> Any:
-    """Moves every replica out of a log directory, which gets no new replicas meanwhile."""
+    """Moves every replica out of a log directory. Meanwhile the directory gets no new replicas."""
     node, path = call.path["node"], posixpath.normpath(call.body["directory"])
     client = await service.client()
     directories = (await ClusterAdmin(client).holdings(node)).directories

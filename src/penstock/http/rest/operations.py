@@ -1,4 +1,4 @@
-"""Shows and cancels the long operations that this node runs for REST clients."""
+"""Lists, describes and cancels the long operations that this node runs for REST clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds responses with problem details (RFC 9457). Defines the HTTP status for each of Kafka's error codes."""
+"""Builds responses with problem details (RFC 9457), and maps Kafka's error codes to HTTP statuses."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ BATCH_MAX_BYTES = 8 * 1024 * 1024
 
 
 def record_size(record: Record) -> int:
-    """Returns the bytes of the record's contents in an answer; header names count too."""
+    """Returns how many bytes the record's key, value and headers (with their names) add to an answer."""
     headers = sum(len(name) + len(value or b"") for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers
 
@@ -38,7 +38,8 @@ def matching_records(batch: memoryview, first: int, wanted: bytes) -> list[Recor
 
 
 def record_row(partition: int, record: Record, max_bytes: int = ANSWER_MAX_BYTES) -> dict[str, Any]:
-    """Returns the record for JSON. If the record is longer than `max_bytes`, leaves out its contents."""
+    """Returns the record as a JSON object. Leaves out key, value and headers if the record is longer than
+    `max_bytes`."""
     too_long = record_size(record) > max_bytes
     return {
         "partition": partition,

@@ -1,4 +1,4 @@
-"""Follows the records of a topic as server-sent events, and searches a whole topic in the background, as an operation.
+"""Streams new records of a topic as server-sent events, and searches a whole topic in the background.
 
 Both use a separate channel of the client and decode in a thread. After each fetch they pause for as long as the
 decoding took, so that they use at most about half of one thread.
@@ -45,13 +45,15 @@ STREAMED_MAX_BYTES = 64 * 1024
 
 
 async def stream_records(service: Service, call: Call) -> Any:
-    """Sends new records of a topic. If more records arrive than the stream may send, skips some and says how many."""
+    """Sends new records of a topic. If records arrive too fast, skips some of them and sends their number."""
     wanted = _wanted(service, call.path["topic"], call.query.get("partition"))
     client = await service.client()
     position: Position = LATEST
     if "offset" in call.query:
         if len(wanted) != 1:
-            raise Problem(400, "offset needs partition: each partition has its own offsets.")
+            raise Problem(
+                400, "The parameter offset needs the parameter partition, because each partition has its own offsets."
+            )
         position = call.query["offset"]
     contains = call.query.get("contains", "").encode()
     return service.streams.open(lambda slot: _tail(client, slot, dict.fromkeys(wanted, position), contains))
@@ -96,7 +98,8 @@ async def _followed(consumer: Consumer, contains: bytes) -> AsyncIterator[bytes]
 
 
 async def _catch_up(consumer: Consumer, fetched: list[Fetched]) -> int:
-    """Moves partitions that are far behind to their end. Returns the number of offsets left out."""
+    """Moves the consumer to the end of each partition that it is far behind in. Returns the number of skipped
+    offsets."""
     behind = {
         (each.topic, each.partition): each.last_stable_offset
         for each in fetched
@@ -110,7 +113,7 @@ async def _catch_up(consumer: Consumer, fetched: list[Fetched]) -> int:
 
 
 async def _decoded(fetched: list[Fetched], contains: bytes) -> AsyncIterator[tuple[int, Record]]:
-    """Yields the matching records with their partitions. Leaves out batches that unpack to too many bytes."""
+    """Yields the matching records with their partitions. Leaves out batches that decompress to too many bytes."""
     loop = asyncio.get_running_loop()
     for each in fetched:
         for _, batch in each.batches:
@@ -171,7 +174,7 @@ async def search_records(service: Service, call: Call) -> Any:
 async def _found(
     client: AsyncClient, key: TopicPartition, start: int, end: int, contains: bytes
 ) -> AsyncIterator[tuple[dict[str, Any] | None, int, int]]:
-    """Yields each matching record with its size, and (None, 0, offsets) after each part of the partition was read."""
+    """Yields (row, size, 0) for each matching record, and (None, 0, N) after each fetch that read N offsets."""
     settings = ConsumerSettings(
         READ_COMMITTED, max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES, reset=EARLIEST, channel="search"
     )

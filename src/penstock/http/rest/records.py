@@ -32,7 +32,10 @@ FETCH_BYTES = 256 * 1024
 
 
 async def read_records(service: Service, call: Call) -> Any:
-    """Reads records of one partition. A client passes `next_offset` of the answer as the offset of its next request."""
+    """Reads records of one partition.
+
+    To go on, a client passes `next_offset` of the answer as the offset of its next request.
+    """
     topic, partition = call.path["topic"], call.query["partition"]
     service.partition(topic, partition)
     client, key = await service.client(), (topic, partition)

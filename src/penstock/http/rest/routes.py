@@ -89,7 +89,7 @@ class Router:
         self.routes = tuple(routes)
 
     def find(self, request: Request) -> Match | Response:
-        """Returns the route of the request; a response with problem details if there is none."""
+        """Returns the route of the request, or a response with problem details if no route matches."""
         matches = [(each, found) for each in self.routes if (found := each.match(request.parts)) is not None]
         if not matches:
             return problem(404, f"There is no resource {request.path}: /v1/openapi.json lists all of them.")
@@ -103,7 +103,7 @@ class Router:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The route of a request, with the values of the route's path parameters."""
+    """Holds the route of a request, and the values of the route's path parameters."""
 
     route: Route
     found: Mapping[str, str]

@@ -2,7 +2,7 @@
 
 Each change is a request of Kafka's protocol. The client sends the request over the inter-broker listener, and the
 authorizer uses the caller's ACLs. So brokers and controllers treat the request exactly as a request of Kafka's tools,
-and no rule is implemented twice. `http/guard.py` has checked the caller's login and role before.
+and no rule is implemented twice. `http/guard.py` has already checked the caller's login and role.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Service:
     def may_see(self, operation: Operation) -> bool:
         """Returns True if the caller started the operation, or is an administrator.
 
-        The result of an operation may have records. With an authorizer, an administrator is who may create ACLs.
+        The result of an operation may contain records. If an authorizer is set, only principals that may create ACLs
+        count as administrators.
         """
         if operation.principal == self.caller.principal:
             return True
@@ -76,11 +77,15 @@ class Service:
             raise Problem(403, no_role(self.caller.principal, role))
 
     def visible_topics(self) -> Callable[[str], bool]:
-        """Returns a function that returns True for a topic that the caller may describe, whether it exists or not."""
+        """Returns a filter for topic names: it accepts the topics that the caller may describe, even if they don't
+        exist."""
         return visible_topics(self.broker.access, self.caller.context(self.broker))
 
     def topic(self, name: str) -> TopicImage:
-        """Returns the topic in this node's image. Raises Problem; a topic that the caller may not see gets 403."""
+        """Returns the topic from this node's metadata image.
+
+        Raises Problem with 403 if the caller may not describe the topic, with 404 if there is no such topic.
+        """
         if not self.visible_topics()(name):
             raise Problem(403, f"{self.caller.principal} has no ACL for DESCRIBE on topic {name!r}.")
         found = self.broker.metadata.image.topics.get(name)
@@ -89,20 +94,22 @@ class Service:
         return found
 
     def partition(self, topic: str, index: int) -> None:
-        """Raises Problem if the caller may not see the partition, or if it does not exist."""
+        """Raises Problem if the caller may not describe the topic, or if the partition does not exist."""
         if index not in self.topic(topic).partitions:
             raise Problem(404, f"There is no partition {topic}-{index}.")
 
     async def caught_up(self, reached: Callable[[MetadataImage], bool]) -> None:
-        """Waits until this node's metadata has a change that the controller has committed, so that the caller's next
-        request sees it. Gives up after CATCH_UP_S: the change is made in any case."""
+        """Waits until this node's metadata has a committed change, so that the caller's next request sees the change.
+
+        Gives up after CATCH_UP_S: the controller has committed the change in any case.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(CATCH_UP_S):
                 while not reached(self.broker.metadata.image):  # noqa: ASYNC110 - checked only after changes
                     await asyncio.sleep(LOOK_AGAIN_S)
 
     def note_change(self, operation: str) -> None:
-        """Writes an audit line about a change of this node that is no Kafka request."""
+        """Writes an audit line about a change of this node that was made without a Kafka request."""
         if self.broker.audit is not None:
             context = self.caller.context(self.broker)
             self.broker.audit.changed(context, operation, AclResource.CLUSTER.name, [], OK)

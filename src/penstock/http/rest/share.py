@@ -42,7 +42,8 @@ async def describe_share_group(service: Service, call: Call) -> Any:
 
 
 async def list_windows(service: Service, call: Call) -> Any:
-    """Answers with the window of each partition of a share group, and with the records in flight."""
+    """Answers, for each partition of a share group, with the offsets between which records are in flight, and these
+    records."""
     topics = [call.query["topic"]] if "topic" in call.query else []
     rows = await ShareAdmin(await service.client()).windows(call.path["group"], topics)
     return paged(rows, call, "windows")
@@ -114,7 +115,7 @@ async def delete_share_offsets(service: Service, call: Call) -> Any:
 
 
 async def change_records(service: Service, call: Call) -> Any:
-    """Releases or archives the records in flight from `first` to `last` of one partition."""
+    """Releases or archives the records in flight with offsets `first` to `last` of one partition."""
     kind = CHANGES.get(call.body["change"])
     if kind is None:
         raise Problem(400, f"change can't be {call.body['change'][:40]!r}: give {' or '.join(CHANGES)}.")
@@ -129,7 +130,7 @@ async def change_records(service: Service, call: Call) -> Any:
 
 
 async def drain_share_group(service: Service, call: Call) -> Any:
-    """Archives all records in flight of a running group, as an operation."""
+    """Starts an operation that archives all records in flight of a share group whose members are running."""
     client, group = await service.client(), call.path["group"]
     admin = ShareAdmin(client)
     found = await admin.windows(group, call.body.get("topics", ()))

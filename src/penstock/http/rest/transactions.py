@@ -36,7 +36,10 @@ async def terminate_transaction(service: Service, call: Call) -> Any:
 
 
 async def list_hanging(service: Service, call: Call) -> Any:
-    """Answers with the open transactions that no coordinator will end. Looks at every partition of the topics."""
+    """Answers with the hanging transactions: open transactions that no coordinator will end.
+
+    Looks at every partition of the given topic; of all topics by default.
+    """
     now_ms = service.broker.clock.wall_ms()
     topics = [call.query["topic"]] if "topic" in call.query else []
     max_age_ms = call.query.get("max_age_ms", MAX_AGE_MS)

@@ -1,6 +1,6 @@
 """`penstock check server.properties` lists which properties are honoured, ignored and refused. It starts no broker.
 
-`start` uses the same verdicts: it warns about ignored properties and stops at a refused property.
+`penstock start` applies the same rules: it warns about ignored properties and stops at a refused property.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_together(path: str, static: dict[str, str]) -> None:
-    """Raises Failure if properties contradict each other, for example listeners and roles."""
+    """Raises Failure if a combination of properties is impossible, such as listeners that don't fit the roles."""
     from penstock.disk.memory import MemoryDisk
     from penstock.metadata.configs.definition import ConfigError
     from penstock.metadata.configs.settings import Settings

@@ -1,4 +1,4 @@
-"""`penstock cluster elect` makes the preferred replicas lead, or, if asked to, replicas that are not in sync."""
+"""`penstock cluster elect` elects the preferred replicas as leaders; with --unclean, replicas that are not in sync."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def run_elect(args: argparse.Namespace) -> int:
 
 
 def _wanted(broker: Broker, names: list[str], *, unclean: bool) -> list[TopicPartition]:
-    """Returns the partitions among the named ones (default: all) that need an election.
+    """Returns those of the named partitions (default: all partitions) that need an election.
 
-    An unclean election needs a partition without a leader. Other elections need one that is led by another replica than
-    the first one.
+    An unclean election is needed if a partition has no leader. A preferred election is needed if the leader is not the
+    partition's first replica.
     """
     found = []
     known = set()

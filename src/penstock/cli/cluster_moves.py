@@ -1,7 +1,7 @@
 """`penstock cluster drain|add|rebalance|moves|cancel` shows a plan, carries it out in waves and reports progress.
 
-A plan counts moves under way as finished. The same command, run again after an interruption, therefore waits for those
-moves and plans only the remaining moves.
+A plan counts moves under way as finished. So the same command, run again after an interruption, waits for the moves
+under way and plans only the remaining moves.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _show(args: argparse.Namespace, plan: MovePlan, facts: Facts) -> None:
 
 
 def _carry_out(broker: Broker, args: argparse.Namespace, moves: Sequence[Move], facts: Facts) -> None:
-    """Submits the moves in waves and waits for each wave to finish."""
+    """Submits the moves in waves, and waits for the end of each wave before the next one."""
     if args.throttle:
         nodes = [node.node_id for node in facts.nodes if not node.fenced]
         broker.run(broker.replica_moves.throttle(args.throttle, sorted(moves, key=lambda move: move.partition), nodes))

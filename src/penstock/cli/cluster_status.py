@@ -72,8 +72,7 @@ def read_facts(broker: Broker) -> Facts:
 
 
 async def gather(client: AsyncClient, admin: ClusterAdmin) -> Facts:
-    """Collects the facts that `status` shows. If a node can't be reached, leaves out the facts that only this node
-    knows."""
+    """Collects the facts that `status` shows. Leaves out facts that only an unreachable node knows."""
     import asyncio
 
     from penstock.protocol.errors import KafkaError
@@ -168,7 +167,7 @@ def _drawn(facts: Facts, args: argparse.Namespace) -> Group:
 
 
 def _lag(row: dict[str, Any]) -> Any:
-    """Returns the lag of a partition's row as text; "unknown" if a replica's node does not respond."""
+    """Returns the lag of one partition as text; "unknown" if a node with a replica of it does not respond."""
     follows = row["replicas"] > row["leaders"] if "leaders" in row else len(row["replicas"]) > 1
     return "unknown" if row["lag"] is None and follows else row["lag"]
 

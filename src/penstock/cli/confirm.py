@@ -14,7 +14,7 @@ def ask(question: str) -> None:
     """
     if not sys.stdin.isatty():
         raise Failure(
-            "the plan needs a terminal to be confirmed: add --yes to carry it out, or --dry-run to only see it",
+            "the plan can't be confirmed without a terminal: add --yes to carry it out, or --dry-run to only see it",
             Exit.USAGE,
         )
     if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):

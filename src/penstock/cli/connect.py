@@ -65,8 +65,7 @@ class Broker:
             return self.client.run(work)
 
     def steps(self, work: AsyncIterator[T]) -> Iterator[T]:
-        """Runs an asynchronous iterator and yields its items. Ctrl-C ends the iteration, even while an item is being
-        computed."""
+        """Runs an asynchronous iterator and yields its items. Ctrl-C also ends a wait for the next item."""
         end = object()
 
         async def step() -> Any:
@@ -78,14 +77,16 @@ class Broker:
     def ask(self, request: Message, *, node: int | None = None) -> Any:
         """Sends one request to `node` (default: any node) and returns the response.
 
-        The caller checks its error codes.
+        The caller checks the response's error codes.
         """
         with refusals():
             return self.client.request(request, node=node)
 
     def ask_coordinator(self, group: str, request: Message, *, at_most: int | None = None) -> Any:
-        """Sends one request to the group's coordinator, repeats it while the coordinator loads or moves, returns the
-        response."""
+        """Sends one request to the group's coordinator and returns the response.
+
+        Repeats the request while the coordinator loads or moves.
+        """
         return self.run(self.client.asynchronous.ask_coordinator(group, request, at_most=at_most))
 
     @property
@@ -101,7 +102,7 @@ class Broker:
     def existing(self, names: Sequence[str] | None = None) -> list[MetadataResponseTopic]:
         """Returns the topics with these names (default: all).
 
-        Raises Failure if a topic does not exist or can't be used, and suggests a similar name.
+        Raises Failure if a topic does not exist or can't be used. The message suggests a similar name.
         """
         found = self.topics(names)
         for topic in found:
@@ -114,8 +115,10 @@ class Broker:
         return found
 
     def offsets(self, partitions: Iterable[TopicPartition], when: int, isolation: int = 0) -> dict[TopicPartition, int]:
-        """Returns each partition's offset for a timestamp, EARLIEST or LATEST; -1 if all records are older than the
-        timestamp."""
+        """Returns each partition's offset for a timestamp, EARLIEST or LATEST.
+
+        The offset is -1 if all records are older than the timestamp.
+        """
         with refusals():
             found = self.client.list_offsets(dict.fromkeys(partitions, when), isolation_level=isolation)
         return {partition: each.offset for partition, each in found.items()}
@@ -129,7 +132,7 @@ class Broker:
 def connect(
     args: argparse.Namespace, client_id: str = "penstock-cli", settings: ConnectionSettings | None = None
 ) -> Iterator[Broker]:
-    """Connects to the brokers of --bootstrap. Raises Failure if none responds.
+    """Connects to the brokers of --bootstrap. Raises Failure if no broker responds.
 
     `settings` take precedence over --timeout.
     """
@@ -185,7 +188,7 @@ def _cannot_connect(bootstrap: str, problem: KafkaError, timeout_s: float) -> st
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """Turns the client's KafkaError into the Failure that ends the command."""
+    """Turns a KafkaError of the client into the Failure that ends the command."""
     try:
         yield
     except KafkaError as problem:
@@ -200,7 +203,7 @@ def failure(what: str, code: int, message: str | None) -> Failure:
 
 
 def with_near_configs(message: str | None, given: Iterable[str]) -> str | None:
-    """Returns the broker's error message. If it refuses an unknown topic config, adds the most similar known name.
+    """Returns the broker's error message. For an unknown topic config, adds the most similar known name.
 
     The command line searches for similar names, because the search is too expensive for a broker to run per request.
     """
@@ -236,8 +239,10 @@ def outcome(
     rows: Sequence[Mapping[str, Any]],
     failures: Sequence[tuple[str, int, str | None]],
 ) -> int:
-    """Prints the results and the failures of a command. Returns the exit code of the first failure; 0 if there is
-    none."""
+    """Prints the results and the failures of a command.
+
+    Returns the exit code of the first failure, or 0 if nothing failed.
+    """
     if rows or (how == "json" and not failures):
         output.rows(how, columns, rows)
     problems = [failure(*each) for each in failures]

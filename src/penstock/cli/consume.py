@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class Reader:
-    """Prints records until every partition has reached its stop offset or the count is reached."""
+    """Prints records until every partition has reached its stop offset, or until --count records are printed."""
 
     consumer: Any
     show: Formatter

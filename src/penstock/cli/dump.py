@@ -1,7 +1,7 @@
-"""Decodes the files of a log directory into a stream of plain dictionaries: one per batch, record or entry.
+"""Decodes the files of a log directory into plain dictionaries: one for each batch, record or entry.
 
-The file name decides the file's kind, as in Kafka; the directory name decides how internal topics are decoded.
-The first key of every dictionary is `kind`. If a batch fails its checks, the last dictionary of its file has the kind
+The file name decides the file's kind, as in Kafka; the directory name decides how internal topics are decoded. The
+first key of every dictionary is `kind`. If a batch fails its checks, the last dictionary of its file has the kind
 `corrupt`.
 """
 
@@ -50,8 +50,9 @@ DECODER_BY_TOPIC = {
 
 
 def dump(path: str, *, deep: bool, decode: str | None) -> Iterator[Item]:
-    """Yields the items of one file. `decode` is "plain" or a value of DECODER_BY_TOPIC; None chooses by the directory's
-    name.
+    """Yields the dictionaries of one file.
+
+    `decode` says how to decode records: "plain", or a value of DECODER_BY_TOPIC. None chooses by the directory's name.
     """
     name = os.path.basename(path)
     suffix = os.path.splitext(name)[1]
@@ -201,7 +202,8 @@ def _text(value: bytes | None) -> str | None:
 
 
 def _plain(value: Any, kind: str = "") -> Any:
-    """Converts a message to dictionaries and lists. Ids get Kafka's text form, other bytes become hexadecimal text."""
+    """Converts a message to dictionaries and lists. Writes ids in Kafka's text form, and other bytes as hexadecimal
+    text."""
     if isinstance(value, Struct):
         return {field.name: _plain(getattr(value, field.name), _kind(field)) for field in type(value).FIELDS}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -221,7 +223,7 @@ def _kind(field: Field) -> str:
 
 
 def _entries(data: bytes, layout: struct.Struct) -> Iterator[tuple[int, ...]]:
-    """Yields the entries of an index up to the zeros that Kafka preallocates in an active segment's index."""
+    """Yields the entries of an index. Stops at the zeros that Kafka preallocates in the index of an active segment."""
     whole = len(data) - len(data) % layout.size
     empty = bytes(layout.size)
     end = whole

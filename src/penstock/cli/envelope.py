@@ -69,7 +69,7 @@ def _json(field: str, value: bytes | None, packed: list[str]) -> str:
 def read_envelope(line: bytes) -> BulkRecord:
     """Returns the record in a line of JSON.
 
-    Ignores the topic, partition and offset in the line: they say where the record was read.
+    Ignores the line's topic, partition and offset, which tell where the record was read from.
     """
     try:
         return _read(json.loads(line))

@@ -3,7 +3,7 @@
 | code | meaning |
 |---|---|
 | 0 | done |
-| 1 | the broker, or the work itself, refused or failed |
+| 1 | the broker refused a request, or the command failed |
 | 2 | the command line or a properties file is wrong |
 | 3 | no broker answers at the bootstrap address |
 | 4 | the topic, partition, resource or file does not exist |

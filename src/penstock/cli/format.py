@@ -35,7 +35,7 @@ class Consumed(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Names the topic and partition that records came from."""
+    """Names the topic and partition that records came from, and the type of their timestamps."""
 
     topic: str
     partition: int
@@ -84,7 +84,8 @@ def as_written(value: bytes) -> bytes:
 
 
 def for_terminal(value: bytes) -> bytes:
-    """Returns bytes of a record for printing on a terminal, with control characters and invalid UTF-8 as escapes."""
+    """Returns bytes of a record in a form that is safe on a terminal: control characters and invalid UTF-8 are
+    escaped."""
     return printable(value.decode(errors="backslashreplace"), keep="\n\t").encode()
 
 

@@ -1,4 +1,4 @@
-"""Helps the group commands: describes a group, and says why a broker refused a request."""
+"""Describes a group for the commands of `penstock group`, and explains why a broker refused a request about a group."""
 
 from __future__ import annotations
 

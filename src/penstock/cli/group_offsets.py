@@ -1,4 +1,4 @@
-"""`penstock group reset-offsets` and `export` move and save a group's committed offsets."""
+"""`penstock group reset-offsets` moves the committed offsets of a group, and `penstock group export` saves them."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def run_reset(args: argparse.Namespace) -> int:
 def _wanted(broker: Broker, topics: Collection[str], committed_before: Collection[Partition]) -> list[Partition]:
     """Returns the partitions that arguments such as `orders` and `orders:0,2` name.
 
-    Without arguments, returns all partitions with a committed offset.
+    Without arguments, returns all partitions that have a committed offset.
     """
     if not topics:
         return sorted(committed_before)

@@ -1,4 +1,4 @@
-"""Reads the contents of the nodes' log directories, and the moves that are under way."""
+"""Reads which replicas each log directory of a node holds, and which moves between directories are under way."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def run_move(args: argparse.Namespace) -> int:
 
 
 def _replica(broker: Broker, text: str) -> tuple[int, TopicPartition]:
-    """Parses TOPIC-PARTITION@NODE. Without @NODE, the partition must have one replica."""
+    """Parses TOPIC-PARTITION@NODE. The part @NODE may be missing if the partition has only one replica."""
     name, at, node = text.rpartition("@")
     topic, _, index = (name if at else text).rpartition("-")
     if not topic or not index.isdecimal() or (at and not node.isdecimal()):
@@ -99,8 +99,8 @@ def _refuse(node: int, partition: TopicPartition, directory: str, code: ErrorCod
             )
         case ErrorCode.KAFKA_STORAGE_ERROR:
             raise Failure(
-                f"{replica} can't be moved to {directory}: one of the two directories is offline, or the replica is "
-                "being swapped: see `penstock logdir list`, and the node's log",
+                f"{replica} can't be moved to {directory}: its old or its new directory is offline, or an earlier move "
+                "of it is about to end: see `penstock logdir list`, and the node's log",
                 Exit.FAILED,
             )
         case _:
@@ -209,8 +209,8 @@ def _run(
 ) -> int:
     """Shows a plan, asks for confirmation, and carries it out.
 
-    `cordon` is called before the first move. It cordons a directory, so that the directory gets no new replicas. If the
-    directory got replicas between the plan and the cordon, they are moved too.
+    `cordon` is called before the first move. It cordons a directory, so that the directory gets no new replicas.
+    Replicas that the directory got between the plan and the cordon are moved too.
     """
     moves = _plans(held, plan)
     _show(args, moves)
@@ -258,7 +258,7 @@ def _carry_out(broker: Broker, moves: Sequence[NodeMove], at_once: int) -> bool:
 
 
 def note_step(step: Step, progress: output.Progress) -> bool:
-    """Adds a step to the progress and prints its failures. Returns True if there are any."""
+    """Adds the ended moves of a step to the progress, and prints the failed moves. Returns True if any move failed."""
     progress.add(step.ended)
     for sentence in step.failures:
         output.note(sentence)

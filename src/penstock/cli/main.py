@@ -1,4 +1,4 @@
-"""Runs `penstock NOUN VERB …`: imports only the requested noun, and reports every failure in one line with an exit
+"""Runs `penstock NOUN VERB …`. Imports only the requested noun, and reports each failure in one line with an exit
 code."""
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def connection(parser: argparse.ArgumentParser, *, timeout_s: float = 30.0) -> N
 
 
 def expect_many_objects() -> None:
-    """Makes Python's garbage collections rare: commands that handle many records create no reference cycles."""
+    """Makes Python's garbage collections rare, because commands that handle many records create no reference cycles."""
     gc.freeze()
     gc.set_threshold(200_000, 20, 50)
 

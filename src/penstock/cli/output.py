@@ -69,7 +69,7 @@ def record(how: str, fields: Row) -> None:
 
 
 def note(text: str) -> None:
-    """Prints a note on stderr, which is not part of the result on stdout."""
+    """Prints a note on stderr. Notes are not part of a command's result, which goes to stdout."""
     if text:
         print(printable(text), file=sys.stderr)
 

@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(Exit.USAGE)
 
     def _missing_command(self, message: str) -> argparse.Action | None:
-        """Returns the missing subcommand if argparse's message reports one; None for any other message."""
+        """Returns the name of the missing subcommand if argparse's message reports one; None for any other message."""
         if not message.startswith("the following arguments are required: "):
             return None
         commands = (action for action in self._actions if isinstance(action, argparse._SubParsersAction))
@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _reworded(message: str) -> str:
-    """Returns argparse's message about a missing value in plainer words."""
+    """Returns argparse's message about a missing value, in plainer words."""
     for theirs, ours in MISSING_VALUE.items():
         message = message.replace(f": {theirs}", f" {ours}") if message.endswith(theirs) else message
     return message
@@ -99,9 +99,9 @@ def without_command(words: Sequence[str], commands: Iterable[str]) -> str:
 
 
 def shared_options_last(words: Sequence[str], with_verbs: Iterable[str]) -> list[str]:
-    """Moves shared options that come before the command or before its verb to the place after the verb.
+    """Moves shared options from before the command or its verb to the place after the verb.
 
-    Returns the words of the command line in the new order.
+    Returns all words of the command line in the new order.
     """
     moved: list[str] = []
     kept: list[str] = []

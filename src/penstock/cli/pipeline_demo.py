@@ -135,9 +135,9 @@ class _Show:
             return self._judge()
 
     def _first_rows_are_due(self) -> bool:
-        """True if Spark has written its first batch and no rows have been shown yet.
+        """Returns True if Spark has written its first batch and no rows have been shown yet.
 
-        Only checks that the sink's log file for that batch exists; does not read the table.
+        Only checks that the sink's log file for the first batch exists; does not read the table.
         """
         log = os.path.join(self._path, "_spark_metadata")
         return self._first_rows_s is None and os.path.isdir(log) and "0" in os.listdir(log)
@@ -200,10 +200,10 @@ class _Show:
 
 
 def _repeating(work: Callable[[], None], at_once: Callable[[], bool], due: Callable[[], bool]) -> Callable[[], bool]:
-    """Returns a function that a polling loop calls until the function returns True.
+    """Returns a function that runs `work` every few seconds, for a polling loop.
 
-    If `due()` is true, the function returns True. Otherwise it returns False, but first runs `work` if the
-    last run of `work` was a few seconds ago, or if `at_once()` is true.
+    The loop calls the function until it returns True, which it does once `due()` is true. Until then, each call runs
+    `work` if the last run was a few seconds ago or `at_once()` is true, and returns False.
     """
     every = REFRESH_S[0 if sys.stdout.isatty() else 1]
     last = 0.0
@@ -240,7 +240,7 @@ def _screen() -> Iterator[Callable[[list[dict[str, Any]], str], None]]:
 
 
 class _Broker:
-    """Runs a broker process, started with `penstock up`.
+    """Runs a broker in a child process, with `penstock up`.
 
     The broker ends with this process, even if this process is killed.
     """

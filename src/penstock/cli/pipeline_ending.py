@@ -1,4 +1,7 @@
-"""Decides when a pipeline stops. A signal only sets a flag, because an exception would interrupt a call into Java."""
+"""Decides when a pipeline stops.
+
+A signal only sets a flag, because an exception in the signal handler would interrupt a call into Java.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,8 @@ class Ending:
 
 @contextmanager
 def signals(handle: Callable[..., None]) -> Iterator[None]:
-    """Calls `handle` for SIGINT and SIGTERM while the block runs, so that they don't interrupt a call into Spark."""
+    """Calls `handle` for SIGINT and SIGTERM while the block runs, so that these signals don't interrupt a call into
+    Spark."""
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

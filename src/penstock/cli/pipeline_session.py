@@ -1,4 +1,4 @@
-"""Contains parts that the `penstock pipeline` commands share: Spark options, a session, progress, one-line failures."""
+"""Contains code that the `penstock pipeline` commands share: Spark options, a session, progress, one-line failures."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def pace(args: argparse.Namespace) -> Any:
 
 @contextmanager
 def reached(args: argparse.Namespace, topic: Topic) -> Iterator[Broker]:
-    """Opens a client of a topic's brokers, with the `kafka.*` options that the pipeline's other clients use."""
+    """Opens a client of a topic's brokers, with the same `kafka.*` options as the pipeline's other clients."""
     from penstock.cli.connect import connect
     from penstock.pipelines.topics import client_part
     from penstock.spark.brokers import connection_settings
@@ -77,7 +77,7 @@ def reached(args: argparse.Namespace, topic: Topic) -> Iterator[Broker]:
 def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> Topic:
     """Returns the topic, with the id of its cluster.
 
-    Raises Failure if the topic does not exist, before Spark spends seconds on its start.
+    Raises Failure if the topic does not exist: a missing topic is reported before Spark starts, which takes seconds.
     """
     from penstock.pipelines.topics import Topic
 
@@ -88,13 +88,13 @@ def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> 
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options that begin with `kafka.`. Every client of the same brokers needs these options."""
+    """Returns the options whose names begin with `kafka.`. Every client of the same brokers needs them."""
     return {name: value for name, value in options.items() if name.lower().startswith("kafka.")}
 
 
 @contextmanager
 def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False, java_options: str = "") -> Iterator[Any]:
-    """Opens a Spark session for one command; turns its errors into a Failure of one sentence."""
+    """Opens a Spark session for one command. Turns errors of the session into a Failure of one sentence."""
     from penstock.spark.errors import SourceError, not_importable
 
     try:
@@ -133,9 +133,9 @@ def spark_session(args: argparse.Namespace, name: str, *, delta: bool = False, j
 
 
 def _silent() -> list[str]:
-    """Returns Java options that silence Spark's log, because errors are reported in one sentence.
+    """Returns Java options that silence Spark's log, because commands report errors in one sentence.
 
-    --debug shows the log.
+    The option --debug shows the log.
     """
     from importlib.resources import files
 
@@ -193,7 +193,8 @@ class Lines:
 
 @contextmanager
 def progress(spark: Any, recording: Recording, lines: Lines) -> Iterator[None]:
-    """Shows the progress of this session's queries while the block runs, and saves it for `pipeline status`."""
+    """Shows the progress of this session's queries while the block runs, and saves the progress for `pipeline
+    status`."""
     from penstock.pipelines.running import line
     from penstock.spark.progress import QueryState, figures, watch
 
@@ -212,7 +213,7 @@ def progress(spark: Any, recording: Recording, lines: Lines) -> Iterator[None]:
 
 @contextmanager
 def progress_lines(line: Callable[[float], str]) -> Iterator[None]:
-    """Prints the text that `line` returns, repeatedly while the block runs. Used for work other than queries.
+    """Prints the text that `line` returns, again and again while the block runs. Used for work without Spark queries.
 
     On a terminal the text is redrawn often; elsewhere a line is printed now and then.
     """
@@ -235,7 +236,8 @@ def progress_lines(line: Callable[[float], str]) -> Iterator[None]:
 def follow(
     spark: Any, name: str, spec: str, work: Callable[[Callable[[], bool]], None], *, clusters: Iterable[str]
 ) -> int:
-    """Runs the queries of `work` to their end, or until a signal, and shows their progress. Returns the exit code."""
+    """Calls `work`, which runs Spark queries to their end or until a signal. Shows progress, and returns the exit
+    code."""
     from penstock import runs
 
     run = runs.begin(runs.free_name(name, spec), spec, filter(None, clusters))

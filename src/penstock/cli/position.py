@@ -28,7 +28,7 @@ class End:
 
 @dataclass(slots=True, frozen=True)
 class Stored:
-    """Stands for a start at the group's committed offset; at the beginning if the group has no committed offset."""
+    """Means: start at the group's committed offset, or at the beginning if the group has none."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,7 +51,8 @@ Position = Beginning | End | Stored | Absolute | Last | AtTime
 
 @dataclass(slots=True, frozen=True)
 class Span:
-    """Holds the range to read: from a position up to a timestamp, which is excluded (None: no end)."""
+    """Holds the range of records to read: from a position up to, but without, a timestamp. Without a timestamp, no
+    end is set."""
 
     start: Position
     stop_ms: int | None = None

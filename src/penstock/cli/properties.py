@@ -34,9 +34,9 @@ def warn_without_effect(settings: Settings) -> None:
 
 
 def read_file(path: str, kind: str = "server.properties") -> dict[str, str]:
-    """Returns the properties of a file, unchecked. References to config providers are replaced by the values.
+    """Returns the properties of a file, without checks. Replaces references to config providers by their values.
 
-    `kind` names the file in an error message.
+    `kind` names the kind of the file in an error message.
     """
     from penstock.metadata.configs.definition import ConfigError
     from penstock.metadata.configs.properties import duplicate_properties, parse_properties

@@ -153,7 +153,10 @@ def run_remove(args: argparse.Namespace) -> int:
 
 
 def _directory(args: argparse.Namespace, seen: Any) -> bytes:
-    """Returns the id of a node's metadata directory: from --directory-id, or from its files, or from the quorum."""
+    """Returns the id of a node's metadata directory.
+
+    Takes it from --directory-id, else from the directory of --config, else from the quorum's description.
+    """
     from penstock.protocol.uuid import uuid_from_str
 
     if args.directory_id is not None:

@@ -53,7 +53,7 @@ class PrintableFormatter(logging.Formatter):
 
 
 def node_to_serve(settings: Settings, disk: Disk, *, http_optional: bool) -> Node:
-    """Returns the node that this process runs. Its console lists the pipelines of this machine.
+    """Returns the node that this process runs. The node's console lists the pipelines of this machine.
 
     A fatal failure of the node ends the process. Raises ConfigError and ListenerError.
     """
@@ -82,7 +82,7 @@ def serve(
 def _end_at_once(error: Exception) -> None:
     """Ends the process at once after a fatal failure.
 
-    If a broker without its disk kept running, it would keep its leaderships, and no failover would begin.
+    A broker that ran on without its disk would stay the leader of its partitions, and no failover would begin.
     """
     from penstock.node.storage import StorageError
 
@@ -142,15 +142,19 @@ async def _stdin_ends(stopped: asyncio.Event) -> None:
 
 
 def _make_collections_rare() -> None:
-    """Freezes the objects loaded so far and makes garbage collections rare, because requests create no reference
-    cycles."""
+    """Freezes the objects loaded so far, and makes garbage collections rare.
+
+    Collections find little, because requests create no reference cycles.
+    """
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
 
 
 async def _report_long_start() -> None:
-    """Prints every few seconds that the node is still starting. After a crash, a node verifies its logs before it
-    serves."""
+    """Prints every few seconds that the node is still starting.
+
+    A start takes long after a crash, because the node verifies its logs first.
+    """
     waited = 0.0
     while True:
         await asyncio.sleep(STILL_STARTING_S)
@@ -168,7 +172,7 @@ def on_signals(handle: Any) -> None:
 
 
 def ready_line(bootstrap: str, where: str, pid: int, how: str, console: str | None) -> str:
-    """Returns the `ready` line, with a second line if there is a console."""
+    """Returns the `ready` line; with a second line for the console's URL if there is a console."""
     if how == "json":
         told = {"ready": True, "bootstrap": bootstrap, "directory": where, "pid": pid, "console": console}
         return json.dumps(told)

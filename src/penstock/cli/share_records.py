@@ -1,4 +1,4 @@
-"""`penstock share inspect|release|archive|drain`: the records in flight of a running share group.
+"""`penstock share inspect|release|archive|drain` shows and changes the records in flight of a running share group.
 
 The commands send their requests to the leaders of the partitions, which must be Penstock brokers: other brokers answer
 that there is no such share session.

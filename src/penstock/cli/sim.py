@@ -1,7 +1,7 @@
 """`penstock sim` runs a cluster in virtual time. A seed determines a whole run, so the same seed repeats the run.
 
-For one seed, prints the events and the verdict of its run. For a range of seeds, runs them in several processes and
-prints a summary. A failing run is shrunk; then the command that repeats the shrunk run is printed.
+For one seed, prints the events and the verdict of the run. For a range of seeds, runs them in several processes and
+prints a summary. Shrinks each failing run, and prints the command that repeats the shrunk run.
 """
 
 from __future__ import annotations
@@ -146,13 +146,12 @@ def run(args: argparse.Namespace) -> int:
 
         return run_points(args)
     if args.coverage:
-        raise Failure("--coverage needs --points and excludes --at: --coverage itself chooses the points", Exit.USAGE)
+        raise Failure("--coverage chooses the points itself: add --points and leave --at out", Exit.USAGE)
     return _run_one(args) if args.seed is not None else _run_many(args)
 
 
 def put_in(mutant: str | None) -> None:
-    """Applies a generated bug to this process. Does nothing if an earlier seed in this process has already applied
-    it."""
+    """Applies a generated bug to this process, unless an earlier seed has applied it already."""
     from penstock.sim.mutants.hook import install, installed
 
     if mutant is None or installed() == mutant:
@@ -366,7 +365,7 @@ def picklable(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def prepare_worker(mutant: str | None) -> None:
-    """Prepares a worker process for many runs; with `mutant`, puts this generated bug into the code."""
+    """Prepares a worker process for many runs. With `mutant`, also puts this generated bug into the process's code."""
     put_in(mutant)
     from penstock.sim.run.many_runs import prepare  # loads the node's code
 

@@ -1,4 +1,4 @@
-"""`penstock sim --bridge PORT`: serves real clients with the simulated cluster of a seed, in real time.
+"""`penstock sim --bridge PORT` lets real clients use the simulated cluster of a seed, in real time.
 
 The cluster runs until Ctrl-C.
 """

@@ -1,8 +1,8 @@
 """`penstock sim --mutants` measures how many generated bugs the unit tests and the simulator detect.
 
 The bugs are divided into two halves. An undetected bug of the development half is listed with its code change.
-Undetected bugs of the held-out half are only counted: once somebody improves the tests to detect a certain bug, this
-bug no longer measures anything.
+Undetected bugs of the held-out half are only counted, because a bug measures nothing once the tests were written to
+detect it.
 """
 
 from __future__ import annotations

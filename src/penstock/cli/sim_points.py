@@ -1,7 +1,7 @@
-"""`penstock sim --points`: runs each seed once to record its points, then runs it again with faults at chosen points.
+"""`penstock sim --points` runs each seed once to record its points, then again with faults at chosen points.
 
-A point is a place in a run at which a fault can be injected, such as a write or a message. Combinations of a kind of
-point and a kind of fault that were tried least so far are chosen first. `--coverage FILE` keeps the counts of these
+A point is a place in a run at which a fault can be injected, such as a write or a message. A combination is a kind of
+point and a kind of fault; the least tried combinations are chosen first. `--coverage FILE` keeps the counts of the
 combinations from one call to the next.
 """
 
@@ -58,7 +58,7 @@ def _verdicts(args: argparse.Namespace, seed: int, coverage: Coverage) -> Iterat
 
 
 def _run_one(args: argparse.Namespace, coverage: Coverage) -> int:
-    """Runs one seed. Prints the faults of each run, and the events of the first run that fails."""
+    """Runs one seed with faults. Prints the faults of each run, and the events of the first run that fails."""
     began = time.process_time()
     for verdict in _verdicts(args, args.seed, coverage):
         _save(args, coverage)
@@ -149,7 +149,7 @@ def _run_many(args: argparse.Namespace, coverage: Coverage) -> int:
 
 
 def _outcomes(args: argparse.Namespace, coverage: Coverage) -> Iterator[_Done]:
-    """Yields the outcome of each seed. Each seed starts with the coverage of all previous seeds."""
+    """Yields the outcome of each seed. A seed starts with the coverage that earlier seeds have reached by then."""
     seeds = iter(args.seeds)
     sent = picklable(args)
     if args.jobs == 1:

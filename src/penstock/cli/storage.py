@@ -174,7 +174,7 @@ def _directories(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _voters(text: str | None, listener: str) -> tuple[Voter, ...]:
-    """Parses voters from `id@host:port:directory-id` entries separated by commas, the format of Kafka's own tool."""
+    """Parses the initial voters: entries `id@host:port:directory-id` separated by commas, as in Kafka's own tool."""
     from penstock.protocol.uuid import uuid_from_str
     from penstock.raft.voters import Voter
 

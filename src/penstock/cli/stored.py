@@ -1,5 +1,7 @@
-"""Reads and writes a group's committed offsets without joining the group, with request versions that use topic
-names."""
+"""Reads and writes a group's committed offsets without joining the group.
+
+Uses request versions that have topic names instead of topic ids.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ def store_offsets(broker: Broker, group: str, positions: Mapping[TopicPartition,
         for part in topic.partitions:
             if part.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
                 raise Failure(
-                    f"group {group} has members, which store its offsets: stop them, or leave --commit out", Exit.FAILED
+                    f"group {group} has members, which commit its offsets: stop them, or leave --commit out",
+                    Exit.FAILED,
                 )
             if part.error_code:
                 raise failure(f"{topic.name}-{part.partition_index}", part.error_code, None)

@@ -127,7 +127,7 @@ def _principal(text: str) -> tuple[str, str]:
 
 
 def _hmac(path: str) -> bytes:
-    """Reads an HMAC in base64 from a file, because other users of the machine could see it in an argument."""
+    """Reads an HMAC in base64 from a file. It is no argument, because other users of the machine can see arguments."""
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
         return base64.b64decode(text.strip(), validate=True)

@@ -33,5 +33,6 @@ def http_listeners(args: argparse.Namespace) -> list[str]:
 
 
 def http_is_optional(args: argparse.Namespace) -> bool:
-    """True if neither --http nor --override sets the HTTP port. Then the broker starts even if the port is taken."""
+    """Returns True if neither --http nor --override sets the HTTP port: then the broker starts even if the port is
+    taken."""
     return args.http is None and HTTP_LISTENER not in pairs(args.override, "--override")

@@ -64,7 +64,7 @@ def _directory(args: argparse.Namespace, where: str) -> Iterator[str]:
 def prepare(args: argparse.Namespace, directory: str, secured: Secured) -> list[LocalNode]:
     """Returns the settings of all nodes.
 
-    Writes their properties files, and formats their directories if they are new.
+    Writes the nodes' properties files, and formats new data directories.
     """
     import random
 
@@ -139,7 +139,7 @@ def _nodes_in(directory: str) -> int:
 
 
 def _controller_ports(directory: str, args: argparse.Namespace) -> list[int]:
-    """Returns the controller ports that an existing cluster was formatted with; an empty list for a new cluster."""
+    """Returns the controller ports with which an existing cluster was formatted; an empty list for a new cluster."""
     ports = []
     for index in range(args.nodes):
         path = os.path.join(directory, f"{index + 1}.properties")

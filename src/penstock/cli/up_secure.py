@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Secured:
-    """Holds the settings that --secure adds to the nodes. The default values are for a cluster without --secure."""
+    """Holds the settings that --secure adds to the nodes. The defaults describe a cluster without --secure."""
 
     listener: str = "PLAINTEXT"
     properties: dict[str, str] = field(default_factory=dict, repr=False)
@@ -34,7 +34,7 @@ class Secured:
 
 @contextmanager
 def security_of(args: argparse.Namespace, directory: str, first_node: str) -> Iterator[Secured]:
-    """Yields the security that the command line asks for.
+    """Yields the security settings that the command line asks for.
 
     The certificates and passwords are in `directory`. It is outside of the log directories, because Kafka refuses
     unknown files in them. For an ephemeral cluster, the files are temporary. `first_node` is the data directory of the
@@ -50,9 +50,8 @@ def security_of(args: argparse.Namespace, directory: str, first_node: str) -> It
 
 
 def _check(directory: str, first_node: str, *, secure: bool) -> None:
-    """Raises Failure if existing data was made with --secure and --secure is missing now, or if it was made without
-    --secure and --secure is given now.
-    """
+    """Raises Failure if --secure does not fit the existing data: it must be given exactly if the data was made with
+    it."""
     from penstock.node.local_security import is_there
 
     formatted = os.path.exists(os.path.join(first_node, "meta.properties"))

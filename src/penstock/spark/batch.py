@@ -1,4 +1,4 @@
-"""Defines the batch reader, which plans tasks on the driver; the tasks read the records."""
+"""Defines the reader of batch queries. It plans tasks on the driver; the tasks read the records."""
 
 from __future__ import annotations
 

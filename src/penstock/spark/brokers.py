@@ -53,7 +53,7 @@ def fetch_settings(options: SourceOptions) -> ConsumerSettings:
 
 
 def connection_settings(options: SourceOptions) -> ConnectionSettings:
-    """Returns the timeouts, the client id and TLS that the options name. Raises SourceError."""
+    """Returns the connection settings that the options set: timeouts, client id and TLS. Raises SourceError."""
     credentials = _credentials(options)
     return ConnectionSettings(
         client_id=options.client.get("client.id", "penstock-spark"),

@@ -1,4 +1,4 @@
-"""Commits a query's progress as the offsets of a consumer group, so that every Kafka tool can show it.
+"""Commits a query's progress as the offsets of a consumer group, so that every Kafka tool can show the progress.
 
 A query restarts from its checkpoint; the committed offsets are only for monitoring. So after a failed commit the query
 logs a warning and continues; the next batch commits again.

@@ -5,8 +5,8 @@ offset that the stream would read next.
 
 Topics are identified by id. A checkpoint stores each topic's id beside the offsets, as one more key of the JSON, with
 no partitions: `{"orders": {"0": 1200}, "orders id=kZ3y…": {}}`. Spark's own Kafka source can continue such a
-checkpoint, because it reads that key as a topic without partitions. A checkpoint that Spark's own source wrote has no
-topic ids. In this case only the offsets are compared.
+checkpoint, because it reads the additional key as a topic without partitions. A checkpoint that Spark's own source
+wrote has no topic ids: then only the offsets are compared.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StreamOffset:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Lists topics and partitions that changed since the stream read them."""
+    """Lists the topics and partitions that were recreated, deleted or shortened since the stream read them."""
 
     made_again: tuple[str, ...]
     """Topics that were deleted and created again: the new topic has a new id, and old offsets do not apply to it."""

@@ -26,9 +26,9 @@ class DeadLetters:
         self._producer: SyncProducer | None = None
 
     def send(self, columns: dict[str, Any], decoded: Decoded, rows: Any, reasons: list[str]) -> None:
-        """Sends the bad records and returns once the brokers have acknowledged them.
+        """Sends the bad records, and returns when the brokers have acknowledged them.
 
-        It waits because a batch must not count as read before its bad records are stored.
+        The wait is needed because a batch must not count as read before its bad records are stored.
         """
         with in_one_sentence(f"Bad records could not be written to {self._topic!r}"):
             if self._producer is None:

@@ -62,7 +62,7 @@ def decode_batches(
     headers: bool = False,
     min_timestamp_ms: int | None = None,
 ) -> Iterator[Decoded]:
-    """Yields columns of the records from offset `start` on, up to offset `end` - 1, some megabytes at a time.
+    """Yields columns of the records with offsets from `start` to `end` - 1, a few megabytes at a time.
 
     `batches` are data batches that the reader may see. With `min_timestamp_ms`, a batch is skipped if all its records
     are older than this time; other batches are returned whole, including older records.
@@ -131,9 +131,9 @@ def _decode_chunk(
 
 
 def _in_one_buffer(payloads: list[bytes | memoryview]) -> tuple[Raw, list[int]]:
-    """Returns one buffer with all payloads, and the position of each payload in it.
+    """Returns one buffer with all payloads, and the position of each payload in this buffer.
 
-    Copies the payloads unless they are parts of one buffer.
+    Copies the payloads only if they are not already parts of one buffer.
     """
     whole = payloads[0].obj if isinstance(payloads[0], memoryview) else None
     together = all(isinstance(each, memoryview) and each.obj is whole for each in payloads)
@@ -161,7 +161,7 @@ def _timestamps(chunk: list[Any], counts: Array, delta: Array) -> tuple[Array, A
 
 
 def _record_bounds(chunk: list[Any], places: list[int], raw: Raw, data: Array) -> tuple[Array, Array]:
-    """Returns, for every record, the position after its length field and the position of its end."""
+    """Returns two positions for every record: the position after its length field, and its end."""
     found = _guessed(chunk, places, raw, data)
     limits = [place + len(payload) for place, (_, payload) in zip(places, chunk, strict=True)]
     starts, ends, apart = _measured(found, limits, data)
@@ -194,9 +194,9 @@ def _guessed(chunk: list[Any], places: list[int], raw: Raw, data: Array) -> list
 
 
 def _measured(found: list[Array], limits: list[int], data: Array) -> tuple[Array, Array, Array]:
-    """Returns, for every record, its start, its end, and a flag that is set if an assumed position is wrong.
+    """Returns, for every record, its start, its end, and a flag that is set if its position is wrong.
 
-    `found` has the assumed positions of the records. A start is the position after a record's length field. The flag is
+    `found` has the assumed positions of the records. A start is the position after a record's length field. A flag is
     set if a record does not end at the assumed position of the next record. If no flag is set, all positions are right:
     the first position of a batch is known, and the length of each record gives the next position.
     """
@@ -211,8 +211,10 @@ def _measured(found: list[Array], limits: list[int], data: Array) -> tuple[Array
 
 
 def _walk(raw: Raw, data: Array, pos: int, limit: int, count: int) -> Array:
-    """Returns the positions of `count` records from `pos` on. Raises KafkaError unless the last record ends at
-    `limit`."""
+    """Returns the positions of `count` records from `pos` on.
+
+    Raises KafkaError if the last record does not end at `limit`.
+    """
     pieces: list[Array] = []
     places: list[int] = []
     add = places.append
@@ -259,10 +261,10 @@ def _walk(raw: Raw, data: Array, pos: int, limit: int, count: int) -> Array:
 
 
 def _run(data: Array, pos: int, limit: int, step: int, left: int) -> int:
-    """Returns how many records from `pos` on have the same length as the previous record, which takes `step` bytes.
+    """Returns how many records from `pos` on have the same length as the record before `pos`.
 
-    The number is not a guess: a record with the same length field takes `step` bytes, so it is known where the next
-    record starts.
+    The record before `pos` takes `step` bytes. A record with the same length field also takes `step` bytes, so the
+    start of the record after it is known.
     """
     room = min(left, (limit - pos) // step, _RUN_WINDOW)
     if room <= 0:
@@ -322,10 +324,10 @@ def _fields(
 
 
 def _all_of_one_length(data: Array, length: Array, start: Array) -> Any | None:
-    """Returns the column if all its values have the same length; otherwise None. Takes half as long as `take`.
+    """Returns the column if all its values have the same length; otherwise None.
 
-    The raw bytes are viewed as overlapping elements of that length, one starting at each byte. numpy copies the
-    elements that are values.
+    The raw bytes are viewed as overlapping elements of that length, one starting at each byte, and numpy copies the
+    elements that are values. This takes half as long as Arrow's `take`.
     """
     size, count = int(length[0]), len(length)
     if size < 1 or (length != size).any():
@@ -337,9 +339,9 @@ def _all_of_one_length(data: Array, length: Array, start: Array) -> Any | None:
 
 
 def _spans_over(raw: Raw, spans: Array) -> Any:
-    """Returns a binary array over the raw bytes. Its elements 0, 2, 4, … are the spans.
+    """Returns an Arrow binary array over the raw bytes, without a copy.
 
-    Its elements 1, 3, 5, … are the bytes between two spans.
+    Its elements 0, 2, 4, … are the given spans. Its elements 1, 3, 5, … are the bytes between two spans.
     """
     offsets = spans.reshape(-1)
     return pa.BinaryArray.from_buffers(
@@ -359,7 +361,10 @@ def _taken(over: Any, first: int, null: Array) -> Any:
 
 
 def _headers(data: Array, raw: Raw, at: Array, ends: Array) -> Any:
-    """Returns a list<struct<key, value>> column, null for a record without headers, as in Spark's own Kafka source."""
+    """Returns the headers of all records as one column of type list<struct<key, value>>.
+
+    A record without headers is null, as in Spark's own Kafka source.
+    """
     counts, at = read_varints(data, at)
     if (counts < 0).any() or (counts * 2 > ends - at).any():
         raise invalid("A record has a header count that is larger than its remaining bytes allow.")

@@ -1,5 +1,7 @@
-"""Checks that this machine has everything that a pipeline needs. Does not import Spark, because the import takes
-seconds."""
+"""Checks that this machine has everything that a pipeline needs.
+
+Does not import Spark, because the import takes seconds.
+"""
 
 from __future__ import annotations
 

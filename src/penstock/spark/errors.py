@@ -29,9 +29,9 @@ class SourceError(Exception):
 
 
 def not_importable(error: ImportError) -> SourceError:
-    """Returns the SourceError for a package that is missing or damaged.
+    """Returns the SourceError for a missing or damaged package of other authors.
 
-    If the module that can't be imported is one of Penstock's own modules, raises `error` unchanged.
+    If a module of Penstock itself can't be imported, raises `error` unchanged.
     """
     name = error.name or ""
     package = name.partition(".")[0]
@@ -44,9 +44,9 @@ def not_importable(error: ImportError) -> SourceError:
 
 @contextmanager
 def in_one_sentence(failure: str) -> Iterator[None]:
-    """Turns a KafkaError in the block into a SourceError.
+    """Turns a KafkaError that the block raises into a SourceError.
 
-    The SourceError's message is `failure`, which names the failed action, followed by the broker's reason.
+    The message of the SourceError is `failure`, which names the failed action, followed by the broker's reason.
     """
     try:
         yield

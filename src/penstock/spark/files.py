@@ -62,9 +62,10 @@ class Snapshot:
 
 
 def partition_directory(hint: FileHint, topic: str, partition: int) -> str | None:
-    """Returns the partition's directory; None if it is not on this machine.
+    """Returns the partition's directory; None if the directory is not on this machine.
 
-    A directory with the same path counts only if it has the node id, cluster id and topic id of the hint.
+    Another machine may have a directory with the same path. So the directory counts only if its files have the node id,
+    cluster id and topic id of the hint.
     """
     try:
         with open(f"{hint.log_dir}/{META_PROPERTIES_FILE}", "rb") as file:
@@ -83,7 +84,7 @@ def partition_directory(hint: FileHint, topic: str, partition: int) -> str | Non
 def read_files(
     directory: str, start: int, end: int, *, read_committed: bool, check_crc: bool = True
 ) -> Iterator[tuple[list[tuple[BatchHeader, memoryview]], int]]:
-    """Yields pairs (list of data batches, offset after the list). Reads the offsets from `start` up to `end` - 1."""
+    """Reads the offsets from `start` to `end` - 1. Yields pairs (list of data batches, offset after these batches)."""
     with snapshot_of(directory, start, end, read_committed) as snapshot:
         next_offset = start
         for segment in snapshot.segments:
@@ -135,7 +136,7 @@ def snapshot_of(directory: str, start: int, end: int, read_committed: bool) -> I
 
 
 def _listing(directory: str) -> Listing | None:
-    """Returns the directory's files.
+    """Returns the names and inodes of the directory's files.
 
     Returns None while compaction swaps files, because a segment may have no name for a moment.
     """
@@ -163,10 +164,10 @@ def _opened(directory: str, base: int, after: int | None, start: int, files: Exi
 
 
 def _aborted(directory: str, listing: Listing, start: int) -> list[AbortedTransaction]:
-    """Reads the transaction indexes of the segment that contains `start`, and of all later segments.
+    """Returns the aborted transactions in the transaction indexes, from the segment that contains `start` on.
 
-    Returns their aborted transactions. A transaction is in the index of the segment that holds its marker, which can
-    come after the segments of its records.
+    All later segments are read too: a transaction is in the index of the segment with its abort marker, which can come
+    after the segments with its records.
     """
     first = max((base for base in _bases(listing) if base <= start), default=0)
     found: list[AbortedTransaction] = []
@@ -188,9 +189,9 @@ class Portion:
 
 
 def portions(segment: OpenSegment, start: int) -> Iterator[Portion]:
-    """Yields the bytes of a segment in portions of whole batches, some megabytes each.
+    """Yields the bytes of a segment in pieces of some megabytes; each piece contains only whole batches.
 
-    Leaves out portions whose last offset is before `start`.
+    Leaves out pieces whose last offset is before `start`.
     """
     position = segment.position
     size = READ_BYTES
@@ -219,7 +220,10 @@ def portions(segment: OpenSegment, start: int) -> Iterator[Portion]:
 
 
 def _place(path: str, base_offset: int, offset: int) -> int:
-    """Returns the byte position of a batch at or before `offset`, from the segment's index; 0 if there is no index."""
+    """Returns the byte position of a batch at or before `offset`.
+
+    Reads the position from the segment's index; returns 0 if there is no index.
+    """
     try:
         with open(path + INDEX_SUFFIX, "rb") as file:
             data = file.read()

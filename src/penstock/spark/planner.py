@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 class FileHint:
     """Names the log directory in which the leader keeps a partition.
 
-    A task on the leader's machine may read the files itself.
+    A task that runs on the leader's machine may read the partition's files itself.
     """
 
     log_dir: str
@@ -79,8 +79,10 @@ class Planner:
     # Partitions
 
     def partitions(self) -> list[TopicPartition]:
-        """Returns the partitions to read now. Raises SourceError if a topic or partition that the options name is
-        missing."""
+        """Returns the partitions to read now.
+
+        Raises SourceError if the options name a topic or partition that does not exist.
+        """
         options = self._options
         with in_one_sentence(f"The partitions of {options.wanted} could not be listed"):
             if options.pattern is not None:
@@ -109,7 +111,7 @@ class Planner:
         return {topic: uuid_to_str(each) for topic, each in found.items() if each != ZERO_UUID}
 
     def existing(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Returns the partitions that exist now.
+        """Returns those of the given partitions that exist now.
 
         Asks again for an unknown topic, because a broker may not know a new topic yet.
         """
@@ -132,14 +134,14 @@ class Planner:
         return self._listed(dict.fromkeys(partitions, EARLIEST))
 
     def latest(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Returns the offsets at which reading ends.
+        """Returns the offset at which reading ends, for each partition.
 
-        These are the high watermarks; with read_committed, the last stable offsets.
+        This is the high watermark; with read_committed, the last stable offset.
         """
         return self._listed(dict.fromkeys(partitions, LATEST))
 
     def high_watermarks(self, partitions: Iterable[TopicPartition]) -> Offsets:
-        """Returns the high watermarks, even if the options set read_committed."""
+        """Returns the high watermark of each partition, even if the options set read_committed."""
         return self._listed(dict.fromkeys(partitions, LATEST), READ_UNCOMMITTED)
 
     def _listed(self, wanted: Mapping[TopicPartition, int], isolation_level: int | None = None) -> Offsets:
@@ -178,9 +180,9 @@ class Planner:
         return offsets | self._listed({each: offset for each, offset in offsets.items() if offset < 0})
 
     def since(self, timestamp_ms: int, partitions: list[TopicPartition]) -> Offsets:
-        """Returns, for each partition, the offset of its first record that is not older than the time.
+        """Returns, for each partition, the offset of the first record at or after the given time.
 
-        If all records of a partition are older, returns the partition's end offset for it.
+        If all records of a partition are older, returns the partition's end offset.
         """
         found = self._listed(dict.fromkeys(partitions, timestamp_ms))
         return found | self.latest([each for each in partitions if found[each] < 0])
@@ -209,9 +211,10 @@ class Planner:
         return dict(given)
 
     def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
-        """Returns the ranges that a batch reads.
+        """Returns the offset ranges that a batch reads.
 
-        Raises SourceError if offsets do not exist. With failOnDataLoss=false, missing offsets are skipped instead.
+        Raises SourceError if some of the offsets do not exist. With failOnDataLoss=false, missing offsets are skipped
+        instead.
         """
         first, last = self.earliest(start), self.latest(start)
         found = []
@@ -226,7 +229,7 @@ class Planner:
         return found
 
     def data_loss(self, loss: str) -> None:
-        """Reports lost records: raises SourceError. With failOnDataLoss=false, logs a warning instead."""
+        """Raises SourceError about lost records. With failOnDataLoss=false, logs a warning instead."""
         if self._options.fail_on_data_loss:
             raise SourceError(f"{loss}: set failOnDataLoss=false to skip the missing records.")
         logger.warning("%s: the missing records are skipped (failOnDataLoss=false)", loss)
@@ -234,9 +237,9 @@ class Planner:
     # Files
 
     def file_hints(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, FileHint]:
-        """Returns the log directories of the partitions' leaders.
+        """Returns, for each partition, the log directory in which its leader keeps it.
 
-        A partition without a hint is fetched from its leader.
+        A partition that has no entry in the result is fetched from its leader.
         """
         wanted = sorted(set(partitions))
         if self._options.read_mode == "wire" or not wanted:

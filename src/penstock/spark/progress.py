@@ -58,7 +58,7 @@ class QueryState:
 
 
 def state_of(progress: Mapping[str, Any], before: QueryState | None = None) -> QueryState:
-    """Returns the state of a query after the event `progress`. `before` is its state before the event."""
+    """Returns the state of a query after the progress event `progress`. `before` is the state before the event."""
     lags: dict[TopicPartition, int] = {}
     topic_ids: set[str] = set()
     descriptions = []
@@ -88,7 +88,7 @@ def with_metrics(progress: Mapping[str, Any] | Any) -> dict[str, Any]:
     """Returns a query's progress with `metrics` and `description` added to each source that reads topics.
 
     The metrics have the same names as in Spark's own Kafka source. `progress` is `query.lastProgress`, an element of
-    `query.recentProgress`, or its parsed JSON. Other sources stay unchanged.
+    `query.recentProgress`, or the parsed JSON of either. Other sources stay unchanged.
     """
     told = dict(progress) if isinstance(progress, Mapping) else json.loads(progress.json)
     return told | {"sources": [_with_metrics(source) for source in told.get("sources", ())]}
@@ -110,7 +110,7 @@ def _with_metrics(source: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _behind(end: StreamOffset, latest: StreamOffset) -> dict[TopicPartition, int]:
-    """Returns a dict from each partition to the number of its offsets that are not read yet."""
+    """Returns the number of unread offsets of each partition."""
     return {each: max(0, offset - end.offsets.get(each, 0)) for each, offset in latest.offsets.items()}
 
 
@@ -130,8 +130,8 @@ def _offsets(given: Any) -> StreamOffset:
 class QueryWatcher(StreamingQueryListener):
     """Keeps the state of each query of a session.
 
-    Spark calls the watcher in a separate thread. `queries` is replaced and never changed, so any thread can read it at
-    any time.
+    Spark calls the watcher in a separate thread. Each event replaces the dict `queries`, and no event changes the old
+    dict, so any thread can read it at any time.
     """
 
     def __init__(self, on_progress: Callable[[QueryState], object] | None = None) -> None:
@@ -185,7 +185,8 @@ def _published(name: str, then: Callable[[QueryState], object] | None) -> Callab
 
 
 def sentence_in(exception: str) -> str:
-    """Returns the message of the SourceError in Spark's error text. Without a SourceError, returns the first line."""
+    """Returns the message of the SourceError in an error text of Spark; the text's first line if it has no
+    SourceError."""
     marker = "SourceError: "
     for line in exception.splitlines():
         if marker in line:
@@ -194,7 +195,7 @@ def sentence_in(exception: str) -> str:
 
 
 def figures(state: QueryState) -> runs.Query:
-    """Returns the state of a query in the form in which a run's file stores it (see `runs`)."""
+    """Returns the state of a query in the form in which the file of a pipeline run stores it (see `runs`)."""
     return runs.Query(
         name=state.name or state.query_id[:8],
         running=state.running,
@@ -213,7 +214,7 @@ def watch(
 ) -> QueryWatcher:
     """Watches every query of this session from now on, and returns the watcher.
 
-    `publish` is the name of the run that tools on this host see.
+    With `publish`, tools on this host show the queries as a pipeline run of this name.
     """
     if publish is not None:
         on_progress = _published(publish, on_progress)

@@ -1,4 +1,4 @@
-"""Decodes Protobuf messages by a descriptor file that `protoc --include_imports --descriptor_set_out` wrote."""
+"""Decodes Protobuf messages with a descriptor file, which `protoc --include_imports --descriptor_set_out` writes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ def _descriptor(value: ValueOptions) -> Any:
 
 def _struct(descriptor: Any, depth: int) -> StructType:
     if depth > MAX_DEPTH:
-        raise SourceError(f"Message {descriptor.full_name} is recursive, but a table's columns can't be recursive.")
+        raise SourceError(
+            f"Message {descriptor.full_name} is recursive, but table columns can't be recursive: use another message."
+        )
     return StructType([StructField(field.name, _type(field, depth)) for field in descriptor.fields])
 
 

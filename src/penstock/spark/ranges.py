@@ -33,7 +33,7 @@ class OffsetRange:
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    """Returns the form that Spark writes into checkpoints and progress: {"orders": {"0": 23}}."""
+    """Returns the offsets in the form that Spark writes into checkpoints and progress: {"orders": {"0": 23}}."""
     topics: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         topics.setdefault(topic, {})[str(partition)] = offset
@@ -75,7 +75,7 @@ def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def limited(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int) -> Offsets:
-    """Returns end offsets for a batch that begins at `start` and has about `limit` records in all partitions together.
+    """Returns end offsets for a batch that begins at `start` and has about `limit` records over all partitions.
 
     Each partition gets a share of the limit in proportion to its number of offsets. As in Spark's own source, every
     partition with records gets at least one record, so that no partition starves.

@@ -1,4 +1,4 @@
-"""Defines the source's columns. They are the same columns as in Spark's own Kafka source.
+"""Defines the columns of the source: the same columns as in Spark's own Kafka source.
 
 There is one exception: if value.format is set, column `value` is a struct.
 """
@@ -40,7 +40,7 @@ def source_schema(options: Mapping[str, str]) -> StructType | str:
 
 
 def _columns(options: SourceOptions) -> dict[str, DataType]:
-    """Returns all columns in order; the type of a decoded value is not known yet."""
+    """Returns all columns in order. The type of a decoded value column is not known yet."""
     columns: dict[str, DataType] = {
         "key": BinaryType(),
         "value": BinaryType(),
@@ -58,8 +58,10 @@ def _columns(options: SourceOptions) -> dict[str, DataType]:
 
 
 def check_schema(schema: StructType, options: SourceOptions) -> None:
-    """Raises SourceError for a wrong schema of the user. A schema may omit columns, but may not add columns or change
-    types."""
+    """Raises SourceError if the user's schema is wrong.
+
+    A schema may omit columns, but may not add columns or change types.
+    """
     columns = _columns(options)
     for field in schema.fields:
         known = columns.get(field.name)

@@ -86,8 +86,10 @@ def session(
 
 
 def silence_errors() -> None:
-    """Turns off PySpark's log of query errors. PySpark also raises these errors; the log would print them a second
-    time, with Java's whole stack trace."""
+    """Turns off PySpark's log of query errors.
+
+    PySpark also raises these errors. The log would print them a second time, with Java's whole stack trace.
+    """
     try:
         from pyspark.logger import PySparkLogger
     except ImportError:  # the call that makes a session reports the missing package

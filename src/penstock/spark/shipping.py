@@ -20,7 +20,7 @@ Opener = Callable[[tuple[str, ...], bytes], Any]
 
 
 class Shipped:
-    """The base class of the objects that Spark sends to executors."""
+    """Serves as base class of the objects that Spark pickles and sends to executors."""
 
     needs: ClassVar[tuple[str, ...]] = ("numpy", "pyarrow")
     """Modules that the object's tasks import later."""

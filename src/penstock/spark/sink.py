@@ -32,14 +32,14 @@ INIT_PRODUCER_ID, TWO_PHASE_SINCE = 22, 6
 
 
 def batch_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> BatchWriter:
-    """Returns a writer after checking the options and the columns. Raises SourceError."""
+    """Checks the options and the columns, and returns the writer of a batch query. Raises SourceError."""
     if overwrite:
         raise SourceError("A topic can't be overwritten: write with mode('append').")
     return BatchWriter(_checked(options, schema, streaming=False))
 
 
 def stream_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> StreamWriter:
-    """Returns a writer after checking the options and the columns. Raises SourceError.
+    """Checks the options and the columns, and returns the writer of a streaming query. Raises SourceError.
 
     `overwrite` is True for outputMode('complete'): every batch writes all rows of the result, as with Spark's own sink,
     and readers use the newest row of each key.
@@ -48,8 +48,10 @@ def stream_writer(options: Mapping[str, str], schema: Any, overwrite: bool) -> S
 
 
 def _checked(options: Mapping[str, str], schema: Any, *, streaming: bool) -> SinkOptions:
-    """Checks the options, the columns and the brokers before any task runs, and returns the options. Raises
-    SourceError."""
+    """Checks the options, the columns and the brokers before any task runs. Returns the parsed options.
+
+    Raises SourceError.
+    """
     chosen = parse_sink_options(options, streaming=streaming)
     extra = check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, chosen)
     if extra:
@@ -122,7 +124,7 @@ class StreamWriter(Shipped, DataSourceStreamArrowWriter):
             return write_plain(self._options, task, iterator)
 
     def commit(self, messages: Sequence[SinkMessage | None], batchId: int) -> None:
-        """Commits the batch, even if it has no rows.
+        """Commits the batch of a stream, even if the batch has no rows.
 
         An earlier attempt of the same batch may have left transactions that have to be committed or aborted now.
         """

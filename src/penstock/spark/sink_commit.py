@@ -54,7 +54,7 @@ _OWNER_CHANGED = frozenset(
 
 
 def commit_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepared], *, replayed: bool) -> None:
-    """Decides the batch and commits its transactions. Raises SourceError, KafkaError.
+    """Records the decision to commit the batch, and commits its transactions. Raises SourceError, KafkaError.
 
     `replayed` is True if a task wrote nothing, because it found that the batch was already decided.
     """
@@ -88,9 +88,9 @@ def commit_batch(client: Client, query: str, batch: int, prepared: Sequence[Prep
 
 
 def abort_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepared]) -> None:
-    """Aborts the transactions that this attempt of the batch prepared. Called after a task failed.
+    """Aborts the transactions that this attempt of the batch prepared. Called after a task has failed.
 
-    Aborts nothing if the batch was decided.
+    Aborts nothing if a decision to commit the batch is recorded.
     """
     log = DecisionLog(client, query)
     log.own(TIMEOUT_MS).close()
@@ -129,17 +129,17 @@ def give_up_slot(client: Client, query: str, slot: int) -> None:
 
 
 def commit_run(client: Client, prepared: Sequence[Prepared], *, commit: bool) -> None:
-    """Commits or aborts the transactions of a batch job. Transactions that are left open time out.
+    """Commits or aborts the transactions of a batch job.
 
-    No decision is recorded, because Spark does not replay a batch job.
+    No decision is recorded, because Spark does not replay a batch job. A transaction that is left open times out.
     """
     client.run(_end_all(client.asynchronous, prepared, commit=commit, insist=False))
 
 
 def _check_prepared(client: Client, prepared: Iterable[Prepared], found: Iterable[Prepared]) -> None:
-    """Raises SourceError unless all transactions in `prepared` are still open.
+    """Raises SourceError if a transaction in `prepared` is no longer open.
 
-    `found` lists the open transactions. A transaction that is missing there is described once more, because the list
+    `found` lists the open transactions. A transaction that is not in this list is described once more, because the list
     may lack the transactions of a coordinator that just moved.
     """
     for name, state in sorted(set(prepared).difference(found)):
@@ -154,7 +154,7 @@ def _check_prepared(client: Client, prepared: Iterable[Prepared], found: Iterabl
 
 
 def _anything_open(client: Client, query: str, last: Decision | None) -> bool:
-    """True if an earlier attempt left transactions to complete or to abort."""
+    """Returns True if an earlier attempt left transactions to complete or to abort."""
     opened = client.run(_open_transactions(client.asynchronous, transactional_prefix(query)))
     return bool(opened or (last is not None and client.run(_still_open(client.asynchronous, last, (), opened))))
 
@@ -162,7 +162,7 @@ def _anything_open(client: Client, query: str, last: Decision | None) -> bool:
 async def _still_open(
     client: AsyncClient, last: Decision, prepared: Collection[Prepared], opened: Collection[Prepared]
 ) -> list[Prepared]:
-    """Returns the transactions of decision `last` that are not completed.
+    """Returns those transactions of the decision `last` that are not completed yet.
 
     A transactional id has one transaction at a time. If `prepared` has a newer transaction with the same transactional
     id as a transaction of the decision, the decision's transaction has ended.
@@ -179,7 +179,7 @@ async def _still_open(
 
 
 async def _open_transactions(client: AsyncClient, prefix: str) -> list[Prepared]:
-    """Returns the open transactions whose ids have this prefix, from all coordinators in the metadata."""
+    """Returns all open transactions whose transactional ids have this prefix. Asks every node of the cluster."""
 
     async def list_open() -> list[Prepared]:
         await client.metadata([])
@@ -212,7 +212,7 @@ def _open_state(told: TransactionState) -> PreparedTxnState:
 
 
 async def _describe(client: AsyncClient, name: str) -> PreparedTxnState:
-    """Returns the state of an id's open transaction, from its coordinator; NOTHING_PREPARED if none is open."""
+    """Returns the producer id and epoch of a transactional id's open transaction; NOTHING_PREPARED if none is open."""
 
     async def describe() -> PreparedTxnState:
         node = await client.coordinator(name, TRANSACTION_COORDINATOR)

@@ -1,9 +1,9 @@
-"""Keeps the decision about a query's newest batch, as the last record of a topic that belongs to this query.
+"""Keeps the decision about a query's newest batch, as the last record of a topic that belongs to the query.
 
-Decisions are in a topic for three reasons: executors and every later driver can read it on any machine; it is as
-durable as the data; and it needs no file system that Python can write to. Each query has its own topic, so that the
-query's last decision is at the topic's end. All drivers write with one transactional id, which fences a driver that has
-been replaced.
+Decisions are in a topic for three reasons: executors and every later driver can read the topic on any machine; a topic
+is as durable as the data; and a topic needs no file system that Python can write to. Each query has its own topic, so
+that the query's last decision is at the topic's end. All drivers write with one transactional id, which fences a driver
+that has been replaced.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Prepared = tuple[str, PreparedTxnState]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Records the decision that a batch is written: all its transactions have to be committed."""
+    """Records that a batch is written: all its transactions have to be committed."""
 
     batch: int
     transactions: tuple[Prepared, ...]
@@ -139,7 +139,7 @@ class DecisionLog:
         return producer
 
     def decide(self, owner: SyncProducer, decision: Decision) -> None:
-        """Records a decision, and returns once it is committed."""
+        """Writes a decision in a transaction, and returns when the transaction is committed."""
         owner.begin()
         owner.send(self._topic, decision.to_bytes(), KEY, partition=0)
         owner.commit()

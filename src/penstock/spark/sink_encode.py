@@ -1,9 +1,9 @@
-"""Encodes Arrow columns as record batches: each field of all records at once, no Python object per record. Pure code.
+"""Encodes Arrow columns as record batches, without a Python object per record. Pure code.
 
-A record is `length attributes timestampΔ offsetΔ keyLength key valueLength value headerCount`. The fields before the
-key, and the fields between key and value, are computed as columns of bytes. Then one `take` over Arrow's binary arrays
-puts the pieces of all records in order. The data buffer of its result is the payload. Headers are rare: records with
-headers are built one by one.
+A record is `length attributes timestampΔ offsetΔ keyLength key valueLength value headerCount`. Each field is encoded
+for all records at once. The fields before the key, and the fields between key and value, are computed as columns of
+bytes. Then one `take` over Arrow's binary arrays puts the pieces of all records in order. The data buffer of its result
+is the payload. Headers are rare: records with headers are built one by one.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ _NO_HEADERS = b"\x00"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Holds records for one partition, in order: keys and values as Arrow binary arrays, timestamps as numpy int64 in
-    ms."""
+    """Holds the records for one partition, in order.
+
+    Keys and values are Arrow binary arrays; timestamps are numpy int64 in ms.
+    """
 
     keys: Array
     values: Array
@@ -49,7 +51,8 @@ class Rows:
 
 
 def build(rows: Rows, compression: int = 0, level: int | None = None) -> Built:
-    """Encodes all rows as one batch, whose header is completed when the producer's state is known."""
+    """Encodes all rows as one batch. The batch header is completed later, when the producer's id and sequence are
+    known."""
     base = int(rows.timestamps[0])
     deltas = rows.timestamps - base
     payload = _payload(rows, deltas) if rows.headers is None else _payload_with_headers(rows, deltas)
@@ -104,7 +107,7 @@ def _payload(rows: Rows, deltas: Array) -> Any:
 
 
 def _varint_lengths(array: Array) -> Array:
-    """Returns the number in the length field of each element: its length in bytes, or -1 for null."""
+    """Returns, for each element, the number for its length field: its length in bytes, or -1 for null."""
     lengths = _byte_lengths(array)
     if array.null_count:
         lengths[_nulls(array)] = -1
@@ -125,7 +128,7 @@ def _nulls(array: Array) -> Array:
 def _varints(numbers: Array) -> tuple[Array, Array]:
     """Encodes numbers as zigzag varints.
 
-    Returns a matrix of bytes with one row for each number, and how many bytes of each row are used.
+    Returns a matrix of bytes with one row for each number, and the number of used bytes of each row.
     """
     left = ((numbers << 1) ^ (numbers >> 63)).astype(np.int64).view(np.uint64)
     widths = np.ones(len(numbers), np.int64)

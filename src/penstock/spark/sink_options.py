@@ -1,5 +1,7 @@
-"""Parses the sink's options: options of Spark's Kafka sink, producer properties (`kafka.*`), `exactlyOnce`. Pure
-code."""
+"""Parses the sink's options. Pure code.
+
+These are the options of Spark's Kafka sink, producer properties (`kafka.*`), and `exactlyOnce`.
+"""
 
 from __future__ import annotations
 

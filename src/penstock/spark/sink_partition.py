@@ -1,4 +1,4 @@
-"""Chooses the partitions of a whole column of keys at once, as Kafka's default partitioner does. Pure code."""
+"""Chooses partitions for a whole column of keys at once, with the hash of Kafka's default partitioner. Pure code."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def partitions_of(keys: Array, partitions: int, for_none: int) -> Array:
 
 
 def murmur2(keys: Array) -> Array:
-    """Returns the hash of each key, as Kafka's producers compute it, as uint32.
+    """Returns the hash of each key as uint32, computed as in Kafka's producers.
 
-    The loop takes one step for each word of the longest key; a step covers all keys that have this word.
+    The loop runs once for each word of the longest key, and each pass covers all keys that have this word.
     """
     offsets = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
     data = keys.buffers()[2]

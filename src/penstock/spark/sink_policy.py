@@ -24,7 +24,7 @@ def next_decision(
     """Returns the decision about a batch; returns `last` if there is nothing new to decide. Raises SourceError.
 
     `prepared` has the transactions that the batch's tasks wrote, `opened` has all open transactions of the query.
-    `replayed` is True if a task found that the batch was decided before.
+    `replayed` is True if a task found that the batch was already decided.
     """
     if last is not None and last.batch > batch:
         raise SourceError(
@@ -53,7 +53,7 @@ def next_decision(
 
 
 def with_aborted(last: Decision | None, given_up: Collection[Prepared]) -> Decision:
-    """Returns the last decision, with the transactions in `given_up` added as aborted.
+    """Returns the last decision with the transactions in `given_up` added to its list of aborted transactions.
 
     Transactions that the decision commits are not added.
     """

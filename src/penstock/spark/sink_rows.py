@@ -35,9 +35,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 
 
 def check_columns(types: dict[str, str], options: SinkOptions) -> list[str]:
-    """Checks the columns; returns the columns that extraColumns=ignore leaves out. Raises SourceError.
+    """Checks the columns, and returns the columns that extraColumns=ignore leaves out. Raises SourceError.
 
-    `types` has Spark's type name of each column.
+    `types` maps each column to the name of its Spark type.
     """
     if "value" not in types:
         raise SourceError(f"Column `value` is missing: add it to the columns ({', '.join(types) or 'none'}).")
@@ -57,12 +57,12 @@ def check_columns(types: dict[str, str], options: SinkOptions) -> list[str]:
 
 
 def places_of(options: SinkOptions) -> list[str]:
-    """Returns the names of the columns that become record fields."""
+    """Returns the names of the columns from which record fields are made."""
     return [name for name in COLUMNS if name != "timestamp" or options.keep_timestamps]
 
 
 def chunks(batches: Iterator[Any]) -> Iterator[Any]:
-    """Combines small batches into batches of CHUNK_BYTES or more; the last may be smaller. Drops empty batches."""
+    """Combines small batches into batches of CHUNK_BYTES or more, except for the last batch. Drops empty batches."""
     waiting: list[Any] = []
     size = 0
     for batch in batches:
@@ -101,7 +101,7 @@ class Router:
         self._sticky = slot
 
     def route(self, batch: Any) -> Iterator[tuple[str, int, Rows]]:
-        """Yields a batch's rows by topic and partition.
+        """Yields the rows of a batch, grouped by topic and partition.
 
         Raises SourceError for a row without a topic or with a wrong partition.
         """

@@ -1,6 +1,6 @@
-"""Names the steps of an exactly-once write. Tests end a process at each of these steps.
+"""Names the points of an exactly-once write at which tests end a process.
 
-`on_step` is called at each step. In production it is None.
+`on_step` is called at each of these points. In production it is None.
 """
 
 from __future__ import annotations

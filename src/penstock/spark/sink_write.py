@@ -1,5 +1,7 @@
-"""Writes the rows of a Spark task to topics: with an idempotent producer, or in a transaction that is prepared and left
-open."""
+"""Writes the rows of a Spark task to topics.
+
+Uses an idempotent producer, or a transaction that is prepared and left open.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ class SinkMessage(WriterCommitMessage):
 
 
 def connect_sink(options: SinkOptions) -> Client:
-    """Returns a client that tries every request and the first connection for about the delivery timeout.
+    """Returns a client that repeats failed connections and requests for about the delivery timeout.
 
     Raises SourceError.
     """
@@ -66,7 +68,7 @@ def write_plain(options: SinkOptions, task: Task, batches: Iterator[Any]) -> Sin
 
 
 def write_prepared(options: SinkOptions, task: Task, batches: Iterator[Any], *, two_phase: bool) -> SinkMessage:
-    """Writes rows in a transaction, leaves the transaction open, and returns the message about it for the driver.
+    """Writes rows in a transaction and leaves the transaction open. Returns a message for the driver that describes it.
 
     With `two_phase`, the transaction stays open until the driver ends it; otherwise until its timeout.
     """
@@ -107,10 +109,10 @@ def _decided(client: Client, task: Task) -> bool:
 
 
 def _take_free_id(client: Client, options: SinkOptions, task: Task, two_phase: bool) -> tuple[SyncProducer, str]:
-    """Returns a producer, and its transactional id: the first id of the task without an open transaction.
+    """Returns a producer with the first transactional id of the task that has no open transaction, and this id.
 
-    An id with an open transaction is skipped, because this transaction may be prepared and decided. If another producer
-    uses the chosen id and has not written yet, it is fenced. Raises SourceError if no id is free.
+    An id with an open transaction is skipped, because a recorded decision may commit this transaction. If another
+    producer uses the chosen id and has not written yet, that producer is fenced. Raises SourceError if no id is free.
     """
     found = _first_free_id(client, options, task, two_phase)
     if found is None:  # as many drivers have died between prepare and decide
@@ -137,9 +139,9 @@ def _first_free_id(
 
 
 def _prepare(client: Client, options: SinkOptions, name: str, state: PreparedTxnState) -> None:
-    """Prepares a transaction, so that it no longer times out.
+    """Prepares a transaction. From then on the transaction can't time out.
 
-    If the task dies before the transaction is prepared, the transaction times out.
+    If the task dies before, the transaction times out and is aborted.
     """
     keeper = Transactions(client.asynchronous, name, options.transaction_timeout_ms, two_phase=True)
     client.run(keeper.start(keep_prepared=True))

@@ -1,4 +1,4 @@
-"""Defines the data source that Spark finds by its name. The data source makes the readers and writers."""
+"""Defines the data source that Spark finds by the name `penstock`. The data source makes the readers and writers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from penstock.spark.shipping import Shipped
 
 
 class DefaultSource(Shipped, DataSource):
-    """Makes readers and writers. Imports their modules on first use, so that a job that only reads never loads the
-    sink."""
+    """Makes readers and writers.
+
+    Imports their modules on first use, so that a job that only reads never loads the sink.
+    """
 
     needs = ()
 

@@ -1,5 +1,4 @@
-"""Defines the stream reader, which plans each micro-batch. It runs in a Python process on the driver until the query
-ends.
+"""Defines the stream reader, which plans each micro-batch in a Python process on the driver.
 
 Offsets are {"topic": {"partition": next offset}}, as in Spark's own Kafka source, with each topic's id beside them
 (`continuity`). A batch starts at the end of the previous batch. A partition that is in a batch's end offsets, but not
@@ -42,8 +41,8 @@ from penstock.spark.workers import settle
 class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as a stream.
 
-    The constructor does not check the options, because Spark would drop its error message. The first call of another
-    method checks them.
+    The constructor does not check the options, because Spark would drop the error message. The first call of another
+    method checks the options.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
@@ -53,7 +52,7 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     @cached_property
     def _options(self) -> SourceOptions:
-        """Returns the options, which are parsed on first use. Raises SourceError."""
+        """Returns the options. Parses them on first use. Raises SourceError."""
         options = parse_options(self._given, streaming=True)
         check_schema(self._schema, options)
         return options
@@ -105,8 +104,10 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 class _Driver:
-    """Holds the reader's state on the driver: the connection, AvailableNow's end offsets, and the time of the last
-    batch."""
+    """Holds the reader's state on the driver.
+
+    The state is the connection, the end offsets of AvailableNow, and the time of the last batch.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -142,7 +143,7 @@ class _Driver:
         return StreamOffset(self._admitted(self._with_new(begin, end), end, limit), ids)
 
     def _without_loss(self, start: StreamOffset, newest: StreamOffset) -> tuple[Offsets, Offsets]:
-        """Returns the start offsets of the next batch, and the largest end offsets that it may have.
+        """Returns the start offsets of the next batch, and the upper limits for its end offsets.
 
         Topics that were created again, and partitions that were deleted or became shorter, are reported as data loss.
         """
@@ -213,10 +214,10 @@ class _Driver:
         ]
 
     def _without_deleted_topics(self, until: StreamOffset) -> StreamOffset:
-        """Returns the end offsets of a batch, without the topics that were deleted after the batch was planned.
+        """Returns the end offsets of a batch, without topics that were deleted after the batch was planned.
 
-        Such a topic is reported as data loss. If it was created again, the next batch reads the new topic from its
-        beginning.
+        Each deleted topic is reported as data loss. If the topic was created again, the next batch reads the new topic
+        from its beginning.
         """
         gone = set(until.offsets) - self._planner.existing(until.offsets)
         ids = self._planner.topic_ids(until.offsets)

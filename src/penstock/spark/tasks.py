@@ -1,4 +1,4 @@
-"""Reads the range of a Spark task, which is a part of one partition, as Arrow batches."""
+"""Reads the offset range of a Spark task as Arrow batches. The range is a part of one partition."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_task(options: SourceOptions, schema: Any, task: ReadTask) -> Iterator[Any]:
-    """Yields the task's records as Arrow batches of `schema`, an Arrow schema. Raises SourceError."""
+    """Yields the task's records as Arrow batches. `schema` is their Arrow schema. Raises SourceError."""
     decoder = None
     if options.value.format != "binary":
         from penstock.spark.values import ValueDecoder
@@ -54,7 +54,7 @@ def read_task(options: SourceOptions, schema: Any, task: ReadTask) -> Iterator[A
 
 
 def columns_of(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
-    """Returns a dict from column name to Arrow column, for the decoded columns and for `topic` and `partition`."""
+    """Returns the Arrow columns by name: the decoded columns, and the columns `topic` and `partition`."""
     count = len(decoded)
     columns = {
         "key": decoded.key,
@@ -74,7 +74,7 @@ def columns_of(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
 
 
 def _batches(options: SourceOptions, task: ReadTask) -> Iterator[tuple[int, list[Batch]]]:
-    """Yields pairs (offset, batches). The first batch may have records before the offset, which the task skips.
+    """Yields pairs (offset, batches). The task skips records before this offset in the first batch.
 
     Batches come from segment files as far as possible, and then from the broker.
     """
@@ -88,7 +88,7 @@ def _batches(options: SourceOptions, task: ReadTask) -> Iterator[tuple[int, list
 
 
 def directory_of(options: SourceOptions, task: ReadTask) -> str | None:
-    """Returns the partition's directory if the task reads files; None if it fetches from the broker.
+    """Returns the partition's directory if the task reads files; None if the task fetches from the broker.
 
     Raises SourceError if read.mode=files and the directory is not on this machine.
     """
@@ -118,7 +118,7 @@ def _from_files(options: SourceOptions, task: ReadTask) -> Iterator[tuple[list[B
 
 
 def wire_reader(client: Client, options: SourceOptions, task: ReadTask, position: int) -> WireReader:
-    """Returns a reader that fetches the rest of a task, from `position` on, from the partition's leader."""
+    """Returns a reader that fetches the task's records from offset `position` on from the partition's leader."""
     patience_s = options.poll_timeout_ms / 1000
     settings = fetch_settings(options)
     return WireReader(
@@ -152,7 +152,7 @@ def _from_wire(
 
 
 def after_loss(client: Client, options: SourceOptions, task: ReadTask, position: int) -> int:
-    """Returns the offset to continue at after OFFSET_OUT_OF_RANGE. With failOnDataLoss, raises SourceError.
+    """Returns the offset at which to continue after OFFSET_OUT_OF_RANGE. With failOnDataLoss, raises SourceError.
 
     The error means that the record at `position` was deleted. Gaps inside the log do not cause this error.
     """

@@ -23,7 +23,7 @@ _DDL_TYPES = (
 
 
 def value_type(options: SourceOptions) -> DataType | str:
-    """Returns the type of the value column, as Spark's type or in DDL.
+    """Returns the type of the value column, as a Spark type or as DDL text.
 
     This is the type that the user gave, or else a type inferred from the first records.
     """
@@ -65,7 +65,10 @@ def _check(value: ValueOptions) -> None:
 
 
 def _spark_type(text: str) -> DataType | str:
-    """Parses a schema in Spark's JSON. Returns a schema in DDL as it is, because only Spark's JVM can parse DDL."""
+    """Returns a schema in Spark's JSON as a Spark type, and any other schema as DDL text. Raises SourceError.
+
+    DDL stays text, because only Spark's JVM can parse it.
+    """
     if not text.lstrip().startswith("{"):
         _check_ddl(text)
         return f"STRUCT<{text}>"

@@ -102,7 +102,7 @@ def _by_row(reasons: dict[int, str]) -> list[str]:
 
 
 def _spread(values: Column, rows: Any, count: int) -> Column:
-    """Returns a column of `count` rows: `values[i]` is in row `rows[i]`, and the other rows are null."""
+    """Returns a column of `count` rows with `values[i]` in row `rows[i]`. All other rows are null."""
     if len(values) == count:
         return values
     places = np.full(count, -1, dtype=np.int64)
@@ -152,8 +152,8 @@ def read_json(values: Column, wanted: Any) -> Any:
     """Returns a table with a row for each JSON object. Raises ValueError if a value does not look like one object.
 
     The caller compares the number of rows with the number of values. If they are equal, each value is exactly one
-    object: every value gives at least one row, and a value with two objects gives one row too many. An object can't
-    continue in the next value, because each value begins with a new object.
+    object: every value gives at least one row, and a value with two objects would give an additional row. An object
+    can't continue in the next value, because each value begins with a new object.
     """
     from pyarrow import json as arrow_json
 
@@ -172,7 +172,7 @@ def read_json(values: Column, wanted: Any) -> Any:
 def read_csv(values: Column, wanted: Any, delimiter: str) -> Any:
     """Returns a table with a row per value.
 
-    Raises ValueError for a value with a line end, which would make two rows.
+    Raises ValueError for a value that contains a line end and would become two rows.
     """
     from pyarrow import csv
 

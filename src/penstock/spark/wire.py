@@ -20,7 +20,7 @@ from penstock.protocol.vocabulary import READ_COMMITTED
 
 
 class WireReader:
-    """Fetches a range. Each call of `next` returns one fetch, in the order of offsets; None after the last fetch.
+    """Fetches a range of offsets. Each call of `next` returns one fetch, in offset order; None after the last fetch.
 
     While the caller uses the data of a fetch, the next fetch is in flight. So a task holds the data of two fetches.
     """
@@ -70,8 +70,8 @@ class WireReader:
     async def answer(self, offset: int) -> tuple[PartitionData, Fetched]:
         """Fetches data from `offset` on. Returns the leader's response for the partition, and the visible data in it.
 
-        The offset is below the high watermark, so the data exists. While the leader changes, a response may be empty;
-        then fetches again.
+        The offset is below the high watermark, so the data exists. An empty response is possible while the leader
+        changes: then the fetch is repeated.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience_s

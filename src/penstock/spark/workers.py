@@ -1,8 +1,8 @@
 """Makes Python workers start in a third of the time, and lets a task end without a long garbage collection.
 
 Spark puts archives of its Python sources and a jar at the start of Python's path, and every worker compiles the sources
-again. An installed PySpark has compiled modules. So Spark starts a small script instead of Python, which removes the
-archives from the path.
+again. An installed PySpark has compiled modules. So Spark starts a small script instead of Python. The script removes
+the archives from the path.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ exec "{python}" "$@"
 
 
 def launcher(python: str = sys.executable, parent: Path | None = None) -> Path:
-    """Returns the path of the script that starts Python without the archives. Writes the script if it is missing."""
+    """Returns the path of the script that starts Python without Spark's archives on its path.
+
+    Writes the script if it is missing or outdated.
+    """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     parent = parent or Path(home) / "penstock"
     place = parent / f"python-{hash_text(python):x}"
@@ -62,14 +65,15 @@ def launcher(python: str = sys.executable, parent: Path | None = None) -> Path:
 def settle() -> None:
     """Freezes the Python objects that the first task loaded, so that no later garbage collection scans them.
 
-    A Spark worker collects garbage after every task; with all imported modules that takes longer than a small task.
+    A Spark worker collects garbage after every task. With all imported modules, a collection takes longer than a small
+    task.
     """
     gc.freeze()
     keep_memory()
 
 
 def keep_memory() -> bool:
-    """Makes glibc keep freed buffers of some megabytes and use them again. Returns False if that can't be set.
+    """Makes glibc keep freed buffers of some megabytes and use them again. Returns False if glibc can't do this.
 
     By default glibc returns such buffers to the kernel and gets new buffers, whose pages the kernel clears. With rows
     of a kilobyte this takes half of the decoding time.
@@ -82,7 +86,7 @@ def keep_memory() -> bool:
 
 
 def choose_python(environment: MutableMapping[str, str], *, local: bool) -> None:
-    """Sets the Python that executors run.
+    """Sets the Python program that executors run.
 
     Local executors run this environment's Python, started by the script of `launcher`. Executors on other machines may
     not have that script.

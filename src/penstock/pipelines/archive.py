@@ -2,9 +2,9 @@
 
 An archive can be at any address that Spark can write to. There are two kinds. An archive of records has a directory of
 Parquet files for each partition; a stream writes these files, and any tool can read them. An archive of segments has
-the log's own bytes (`segment_archive`). Both contain committed records only. A reader reads the archive first, and then
-continues in the topic at the next offset. It reads each record once, and raises an error if retention deleted records
-before they were archived.
+the log's own bytes (`segment_archive`). With both kinds, readers get committed records only. A reader reads the archive
+first, and then continues in the topic at the next offset. It reads each record once, and raises an error if retention
+deleted records before they were archived.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Writes a table back to a topic: the whole table, an earlier version of it, or the records up to a time.
 
 Rows of tables that module `table` wrote become the same records again, with their key, value and timestamp, in the same
-order within a partition. For other tables, a column is the key, and the other columns become a JSON value.
+order within a partition. For other tables, one column becomes the key, and the other columns become a JSON value.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BackfillJob:
 
 
 class Backfill:
-    """Runs a backfill. The job has been checked when the constructor returns."""
+    """Runs a backfill: writes the rows of a table to a topic. The constructor checks the job."""
 
     def __init__(self, spark: Any, job: BackfillJob) -> None:
         """Checks the job and creates the topic. Raises SourceError."""
@@ -64,14 +64,17 @@ class Backfill:
             create_like(job.topic, wanted)
 
     def _partitions(self) -> int:
-        """Returns the number of partitions that the topic needs, if each record is written to its old partition."""
+        """Returns the number of partitions that the topic needs so that each record can keep its partition number."""
         from pyspark.sql import functions as f
 
         [row] = self._records.agg(f.max("partition")).collect()
         return int(row[0] or 0) + 1
 
     def total(self) -> int:
-        """Returns the number of records to write. Reads the table's data only if the job has a condition on rows."""
+        """Returns the number of records to write.
+
+        Spark reads the table's data for this only if the job has a condition on rows.
+        """
         return int(self._records.count())
 
     def written(self) -> int:
@@ -158,7 +161,7 @@ def records(table: Any, job: BackfillJob) -> Any:
 
 
 def _archived(table: Any, job: BackfillJob) -> Any:
-    """Returns the records that the job selects from an archive, with the columns that the sink expects."""
+    """Returns the archived records that the job selects, with the columns that the sink expects."""
     from pyspark.sql import functions as f
 
     if job.until is not None:
@@ -189,7 +192,7 @@ def _value(table: Any) -> Any:
 
 
 def _renamed(kind: Any) -> Any:
-    """Returns the Spark type `kind`, with names of JSON fields in place of column names at every depth."""
+    """Returns the Spark type `kind` with column names replaced by the names of their JSON fields, at every depth."""
     from pyspark.sql.types import ArrayType, StructField, StructType
 
     match kind:

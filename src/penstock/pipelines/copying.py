@@ -1,7 +1,8 @@
-"""Copies a topic to another topic: with other partitions or keys, or unchanged, as a mirror of another cluster's topic.
+"""Copies a topic to another topic: with other partitions, with other keys, or unchanged, as a mirror.
 
-One task reads a source partition in order, and all records of a key are in one partition. So a copy with the same keys
-keeps the order of each key. With new keys, the records of a batch are first grouped by key and sorted by time.
+A mirror copies a topic of another cluster. One task reads a source partition in order, and all records of a key are in
+one partition. So a copy with the same keys keeps the order of each key. With new keys, the records of a batch are first
+grouped by key and sorted by time.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def start_repartition(spark: Any, job: CopyJob) -> Any:
 
 
 def start_mirror(spark: Any, job: CopyJob) -> Any:
-    """Starts a query that copies each partition to the partition with the same number, and returns the query.
+    """Starts a query that copies each partition to the partition with the same number. Returns the query.
 
     Each copied record has its source offset in a header.
     """
@@ -69,7 +70,7 @@ def start_mirror(spark: Any, job: CopyJob) -> Any:
 
 
 def translate(spark: Any, mirrored: Topic, committed: Mapping[int, int]) -> Offsets:
-    """Returns the offsets in the mirrored topic that correspond to a group's committed offsets in the source."""
+    """Translates a group's committed offsets in the source topic to offsets in the mirrored topic."""
     from pyspark.sql import functions as f
 
     headers = f.filter("headers", lambda each: each["key"] == SOURCE_OFFSET)
@@ -109,7 +110,7 @@ def _rekeyed(records: Any, key: str | None) -> Any:
 
 
 def _by_time(batches: Iterator[Any]) -> Iterator[Any]:
-    """Sorts by time the rows that one task gets in a micro-batch, because Spark does not sort streams."""
+    """Sorts the rows that one task gets in a micro-batch by time. Spark itself does not sort streams."""
     import pyarrow as pa
 
     found = list(batches)

@@ -132,7 +132,10 @@ def settings(spec: Path) -> dict[str, str]:
 def run_project(
     spark: Any, spec: Path, on_event: Callable[[str], None], *, refresh: Refresh, dry: bool = False
 ) -> None:
-    """Registers a project's definitions and runs them. Raises SourceError with the reason if a flow fails."""
+    """Registers a project's definitions with Spark and runs them.
+
+    Raises SourceError with the reason if a flow fails.
+    """
     from pyspark.pipelines import cli
     from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
@@ -169,7 +172,7 @@ def _make_storage(storage: str) -> None:
 
 
 def _why(told: Sequence[str], problem: BaseException) -> str:
-    """Returns the reason of a flow's failure, from the last events of the run or from the exception."""
+    """Returns the reason why a flow failed, from the last events of the run or from the exception."""
     from penstock.pipelines.running import reason
 
     for text in (*reversed(told), str(problem)):

@@ -1,4 +1,4 @@
-"""Runs the demo: produces events, keeps a table of them, and checks that the table has exactly the produced events."""
+"""Runs the demo: produces events, keeps a table of them, and checks that the table has exactly these events."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class Generator:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops, and returns once all sent events are acknowledged. Raises the error of the thread, if any."""
+        """Stops the producer, and returns when all sent events are acknowledged. Raises the thread's error, if it
+        had one."""
         self._stopping.set()
         self._thread.join()
         if self.problem is not None:
@@ -77,7 +78,8 @@ class Generator:
 
 
 def job(bootstrap: str, path: str, *, follow: bool) -> TableJob:
-    """Returns the job that writes clicks to a table. Its format is Parquet, which needs no additional jar in Spark."""
+    """Returns the job that writes clicks to a table. The table's format is Parquet, which needs no additional jar in
+    Spark."""
     pace = Pace(follow=follow, every="2 seconds")
     return TableJob(Topic(bootstrap, TOPIC), path, format="parquet", value_schema=SCHEMA, pace=pace)
 
@@ -95,7 +97,7 @@ def by_page(spark: Any, path: str) -> list[dict[str, Any]]:
 
 
 def to_compare(spark: Any, path: str) -> list[dict[str, Any]]:
-    """Returns the counts and sums of each page in the table, for `differences` to compare."""
+    """Returns the counts and sums of each page in the table, which `differences` compares with the produced events."""
     from pyspark.sql import functions as f
 
     return _by_page(spark, path, f.countDistinct("id").alias("ids"), f.sum("ms").alias("ms"))

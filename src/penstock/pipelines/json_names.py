@@ -30,7 +30,7 @@ _DELTAS = re.compile(r"_.*_")
 def column_of(field: str, *, top: bool) -> str:
     """Returns the column name for a field. `top` is True for a field of the value itself, False in a nested object.
 
-    If `top` is True, the result is never the name of one of the record's own columns, such as `_key`.
+    If `top` is True, the result is never the name of a column that Penstock adds, such as `_key`.
     """
     if not field:
         return _EMPTY
@@ -43,7 +43,7 @@ def field_of(column: str) -> str:
 
 
 def columns_by_field(columns: Iterable[str]) -> dict[str, str]:
-    """Returns a dict from each field name to the name of its column.
+    """Returns the column name of each field.
 
     A column whose name `column_of` never returns (for example `a.b`) belongs to the field with the same name.
     """
@@ -56,7 +56,10 @@ def columns_by_field(columns: Iterable[str]) -> dict[str, str]:
 
 
 def folded(name: str) -> str:
-    """Returns a form that is equal for names that Spark does not distinguish. Spark ignores case, by Java's rules."""
+    """Returns a form of the name that is equal for names that Spark treats as the same.
+
+    Spark ignores case, by Java's rules.
+    """
     return name.upper().casefold().replace("i\u0307", "i")
 
 

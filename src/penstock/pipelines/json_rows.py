@@ -38,7 +38,7 @@ Row = dict[str, Any]
 
 
 class _NoObjectError(Exception):
-    """Raised if a text is not a JSON object that columns can hold."""
+    """Raised if a value is not a JSON object, or is an object that columns can't hold."""
 
 
 def text_of(value: bytes) -> str:
@@ -47,7 +47,7 @@ def text_of(value: bytes) -> str:
 
 
 def seen_in(values: Iterable[bytes]) -> Seen:
-    """Returns the fields and types of all objects among the values."""
+    """Counts the fields and types of all JSON objects among the values, and returns the counts."""
     seen = Seen()
     for value in values:
         try:
@@ -95,9 +95,10 @@ class Rows:
                 return self._checked(_nothing)
 
     def _checked(self, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Returns a function that converts a value with `convert`.
+        """Returns a function that converts values with `convert`.
 
-        If `convert` returns None, the column can't hold the value. Then the function calls `_lose`.
+        If `convert` returns None, the column can't hold the value. Then the function marks the row as incomplete, with
+        `_lose`.
         """
 
         def converted(value: Any) -> Any:
@@ -199,10 +200,10 @@ def _timestamp(value: Any) -> datetime | None:
 
 
 def _directory(value: Any) -> str | None:
-    """Returns the text unchanged if it can be a value of a column that the table is partitioned by.
+    """Returns the text unchanged if it can be a value of a partition column of the table; otherwise None.
 
-    Each partition of the table is a directory with the value in its name. Returns None if the text can't be part of a
-    directory's name.
+    Each partition of the table is a directory with the value in its name, so the value must fit into a directory's
+    name.
     """
     if type(value) is not str or value in ("", _NO_VALUE):
         return None

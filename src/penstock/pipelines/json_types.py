@@ -5,8 +5,8 @@ The rules, which docs/pipelines.md states for users:
 - A null has no type. A field gets a column as soon as one of its values has a type. If its values have several types,
   the most frequent type wins.
 - Objects are structs, field by field; arrays have one type of elements. Both grow at any depth.
-- An integer of 64 bits is BIGINT. Other numbers are DOUBLE if a DOUBLE can hold each of them exactly,
-  else DECIMAL(38,18).
+- A field whose numbers are all integers of 64 bits is BIGINT. With other numbers, it is DOUBLE if a DOUBLE holds at
+  least as many of its numbers exactly as a DECIMAL(38,18), else DECIMAL(38,18).
 - A column keeps its type, except that smaller integers become BIGINT, and BIGINT and smaller decimals become
   DECIMAL(38,18), if a number needs it and the table supports it.
 - A field gets no column if its name differs from the name of a column only in case, if its object has `MOST_FIELDS`
@@ -54,8 +54,10 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Names a type that can't hold JSON values, from a table that Penstock did not create. `json` is Spark's JSON of
-    the type."""
+    """Names a type that can't hold JSON values, from a table that Penstock did not create.
+
+    `json` is Spark's JSON of the type.
+    """
 
     json: str
 
@@ -79,7 +81,10 @@ Number = int | Decimal
 
 
 def is_double(value: Number) -> bool:
-    """True if a DOUBLE keeps this number: the nearest DOUBLE, in its shortest notation, reads as the same number."""
+    """Returns True if a DOUBLE keeps this number exactly.
+
+    This is so if the nearest DOUBLE, written in its shortest notation, is the same number.
+    """
     try:
         nearest = float(value)
     except OverflowError:
@@ -88,7 +93,7 @@ def is_double(value: Number) -> bool:
 
 
 def digits_of(value: Number) -> tuple[int, int]:
-    """Returns the number of digits before and after the point, without leading and trailing zeros."""
+    """Returns how many digits the number has before and after the point, without leading and trailing zeros."""
     _, digits, exponent = Decimal(value).as_tuple()
     assert isinstance(exponent, int), "JSON has no NaN and no infinity"
     count = len(digits)
@@ -107,7 +112,7 @@ def _holds(kind: DecimalOf, whole: int, fraction: int) -> bool:
 
 
 def as_integer(value: Number) -> int | None:
-    """Returns the number as a BIGINT if it is integral and in range (2.0 is 2), else None."""
+    """Returns the number as an int if it is integral (2.0 counts as 2) and fits into a BIGINT, else None."""
     if isinstance(value, Decimal):
         if not is_decimal(value, DecimalOf(19, 0)):
             return None
@@ -120,7 +125,7 @@ def as_integer(value: Number) -> int | None:
 
 @dataclass(slots=True)
 class Seen:
-    """Counts the values of one field by type. Counts of several tasks can be merged in any order."""
+    """Counts the values of one field by type. The counts of several tasks can be merged in any order."""
 
     booleans: int = 0
     strings: int = 0
@@ -198,9 +203,9 @@ class Seen:
         return found
 
     def _bound(self) -> None:
-        """Sorts the field names, and keeps only the first `MOST_FIELDS` of them.
+        """Keeps at most `MOST_FIELDS` fields: the first in the order of their names.
 
-        They are sorted so that the result does not depend on the order of merges.
+        The names are sorted so that the result does not depend on the order of merges.
         """
         if len(self.fields) > MOST_FIELDS:
             self.fields = {name: self.fields[name] for name in sorted(self.fields)[:MOST_FIELDS]}
@@ -218,7 +223,7 @@ class Seen:
         self._bound()
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all counts and bounds that are not zero, including the counts of nested fields, as JSON."""
+        """Returns all counts and limits that are not zero as JSON, including those of nested fields."""
         found: dict[str, Any] = {name: getattr(self, name) for name in (*_COUNTS, *_BOUNDS)}
         found["element"] = self.element.to_json() if self.element is not None else None
         found["fields"] = {name: seen.to_json() for name, seen in self.fields.items()}
@@ -241,7 +246,8 @@ _BOUNDS = ("low", "high", "whole", "fraction")
 
 
 def grown(known: Struct, seen: Seen, *, widens: bool, fixed: frozenset[str] = frozenset()) -> Struct:
-    """Returns a table's columns, grown to hold the values in `seen`. With `widens`, types of columns may be widened.
+    """Returns a table's columns, extended so that they hold the values in `seen`. With `widens`, column types may be
+    widened.
 
     The table is partitioned by the columns in `fixed`. A column in `fixed` keeps its type if it exists already. If it
     is new and its values are objects or arrays, it becomes a STRING column.
@@ -290,7 +296,7 @@ def _grown(known: Type, seen: Seen, widens: bool, depth: int) -> Type:
 
 
 def _new(seen: Seen, depth: int) -> Type | None:
-    """Returns the type of a new column; None if no value has a type."""
+    """Returns the type of a new column; None if no value of the field has a type."""
     if depth > MOST_DEPTH:
         return None
     kinds: list[tuple[int, Type | None]] = [
@@ -321,7 +327,7 @@ def _new_number(seen: Seen) -> Type:
 
 
 def widened(before: Struct, after: Struct, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Type]]:
-    """Yields the path and the new type of each column that has different types in `before` and `after`.
+    """Yields the path and the new type of each column whose type differs between `before` and `after`.
 
     In a path, `element` stands for an array's elements.
     """

@@ -1,8 +1,9 @@
-"""Packs an archive that brings Penstock to Spark executors on which it is not installed.
+"""Packs an archive for Spark executors on which Penstock is not installed.
 
-There are two kinds of archive. A zip contains Penstock alone, for executors that have the packages it needs. A tar.gz
-is an environment for `--archives`: Penstock, the packages it needs, and `bin/python3`, a script that starts the
-machine's own Python with these packages on its path. PySpark and Java are left out, because a cluster has them.
+There are two kinds of archive. A zip contains Penstock alone, for executors that have the packages that Penstock needs.
+A tar.gz is an environment for `--archives`: Penstock, the packages that it needs, and `bin/python3`, a script that
+starts the machine's own Python with these packages on its path. PySpark and Java are left out, because a cluster has
+them.
 """
 
 from __future__ import annotations
@@ -49,12 +50,15 @@ exit 127
 
 
 class PackError(Exception):
-    """Raised if a package or module is missing, or the archive's name is wrong. The message has the cause and the
-    remedy."""
+    """Raised if a package or module is missing, or if the archive's name is wrong.
+
+    The message has the cause and the remedy.
+    """
 
 
 def pack(target: Path, more: Sequence[str] = ()) -> int:
-    """Writes the archive and returns its number of files; `more` names further packages. Raises PackError, OSError."""
+    """Writes the archive and returns the number of files in it. `more` names additional packages. Raises PackError,
+    OSError."""
     if target.suffix == ".zip":
         if more:
             raise PackError("A zip holds Penstock alone: name the archive .tar.gz to pack other packages with it.")
@@ -88,7 +92,7 @@ def _pack_environment(target: Path, more: Sequence[str]) -> int:
 
 
 def _code() -> Iterator[tuple[str, Path]]:
-    """Yields each file's name in the archive and its path, for the Penstock packages that this process imports."""
+    """Yields the name in the archive and the path of each file of the Penstock packages that this process imports."""
     for package in OURS:
         found = find_spec(package)
         if found is None or not found.submodule_search_locations:
@@ -100,7 +104,7 @@ def _code() -> Iterator[tuple[str, Path]]:
 
 
 def _packages(more: Sequence[str]) -> Iterator[tuple[str, Path]]:
-    """Yields the files of the packages to pack, and of all packages that they require; each package once."""
+    """Yields the files of the packages to pack and of the packages that they require. Each package comes once."""
     seen: set[str] = set()
     waiting = [*PACKAGES, *more]
     needed = {*NEEDED, *more}

@@ -29,7 +29,7 @@ Entry = dict[str, Any]
 
 
 def compact(spark: Any, path: str, *, least: int) -> int:
-    """Merges small files if there are at least `least` of them; returns the number of merged files."""
+    """Merges small files if there are at least `least` of them. Returns how many small files were merged."""
     files = Files(spark, path)
     _recover(files)
     files.tidy()
@@ -68,7 +68,7 @@ def render(entries: list[Entry]) -> str:
 
 
 def small_groups(entries: list[Entry]) -> list[list[Entry]]:
-    """Returns the small files, grouped by directory. A small file that is alone in its directory is left out."""
+    """Returns the small files of each directory as a group. Leaves out a small file that is alone in its directory."""
     found: dict[str, list[Entry]] = defaultdict(list)
     for each in entries:
         if each["size"] < SMALL_BYTES and not each["isDir"]:
@@ -89,7 +89,10 @@ def _merge(spark: Any, group: list[Entry], target: str) -> None:
 
 
 def _recover(files: Files) -> None:
-    """Completes an interrupted merge: removes the old files if the log lists the new files, otherwise the new files."""
+    """Completes an interrupted merge.
+
+    Removes the old files if the log already lists the new files; otherwise removes the new files.
+    """
     if not files.exists(PLAN):
         return
     plan = json.loads(files.read(PLAN))
@@ -118,7 +121,8 @@ class Files:
         return str(self._path(name).toUri().toString())
 
     def newest_log(self) -> str | None:
-        """Returns the log's newest `.compact` file, which lists all earlier entries too; None if the log has none."""
+        """Returns the log's newest `.compact` file, which also lists all earlier entries; None if there is no such
+        file."""
         if not self._system.exists(self._path(LOG)):
             return None
         names = [str(each.getPath().getName()) for each in self._system.listStatus(self._path(LOG))]
@@ -157,7 +161,7 @@ class Files:
     def described(self, place: str, directory: str) -> list[Entry]:
         """Returns log entries for the data files in the directory `place`.
 
-        The caller moves these files to `directory` afterwards, so the entries have the paths in `directory`.
+        The caller will move these files to `directory`, so the entries have the paths in `directory`.
         """
         return [
             {

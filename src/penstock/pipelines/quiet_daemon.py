@@ -1,4 +1,4 @@
-"""Runs Spark's daemon of Python workers without tracebacks of closed connections.
+"""Runs Spark's daemon of Python workers without tracebacks about closed connections.
 
 When a task of a stage fails, or a LIMIT has enough rows, Spark closes the connections of the other tasks. Without this
 module their workers print a traceback to the user's terminal, although there is no error.
@@ -13,7 +13,7 @@ from pyspark import daemon
 
 
 class Quiet:
-    """Replaces module `traceback` in the daemon. It has only the function that the daemon uses."""
+    """Replaces module `traceback` in the daemon, and has only the function that the daemon calls."""
 
     format_exc = staticmethod(traceback.format_exc)
 

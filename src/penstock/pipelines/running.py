@@ -46,7 +46,7 @@ class Pace:
 def run(start: Callable[[], Any], *, until: Callable[[], bool] = lambda: False) -> None:
     """Starts a query and waits for its end.
 
-    Starts a failed query again only if Spark gave up waiting for a Python worker to start.
+    Starts the query again only if it failed because Spark gave up waiting for a Python worker to start.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -60,7 +60,7 @@ def run(start: Callable[[], Any], *, until: Callable[[], bool] = lambda: False) 
 def wait(query: Any, *, until: Callable[[], bool] = lambda: False) -> None:
     """Waits until the query ends. Stops the query when `until` returns True. Raises SourceError if the query failed.
 
-    Spark does not restart a failed query. The error's message is the reason of the failure.
+    Spark does not restart a failed query. The message of the SourceError is the reason of the failure.
     """
     try:
         while not query.awaitTermination(LOOK_EVERY_S):
@@ -98,14 +98,14 @@ def reason(problem: BaseException) -> str:
 
 
 def _raised(text: str) -> str:
-    """Returns the line with the exception at the end of the last Python traceback in a text; empty if there is none."""
+    """Returns the exception line at the end of the last Python traceback in a text; empty if there is no traceback."""
     after = text.rpartition(_TRACEBACK)[2].splitlines()
     ends = [line.strip() for line in after if line.strip() and not line.startswith((" ", "\t"))]
     return ends[0] if ends else ""
 
 
 def line(state: QueryState) -> str:
-    """Returns a line of text: a query's progress, and its remaining time if it keeps the rate of the last batch."""
+    """Returns one line about a query's progress, with its remaining time at the rate of the last batch."""
     if not state.running or state.lag <= 0 or state.rows_per_second <= 0:
         return str(state)
     return f"{state}, {duration(state.lag / state.rows_per_second)} to go"

@@ -2,9 +2,10 @@
 
 The archive consists of pieces: a piece is a file of consecutive batches of one partition, and is written once. If a
 task can read the partition's directory, a piece is a copy of a segment file. Otherwise the task fetches the batches
-from the broker, and a piece ends when it has the size of a segment. Only committed records are archived. Records wait
-until their segment is sealed, unless they are so old that retention might delete them first. A reader of archive and
-topic (`archive.read_with_archive`) reads the archive first, and then continues in the topic.
+from the broker, and a piece ends when it has the size of a segment. Only batches below the last stable offset are
+archived; readers leave out aborted transactions. Records wait until their segment is sealed, unless they are so old
+that retention might delete them first. A reader of archive and topic (`archive.read_with_archive`) reads the archive
+first, and then continues in the topic.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ class Limits:
     """True if all committed records are archived, even those in segments that are not sealed."""
 
     def takes(self, oldest_ms: int | None) -> bool:
-        """Decides whether to archive a piece (a file of consecutive batches) although its segment is not sealed.
+        """Returns True if a piece is to be archived although its segment is not sealed.
 
-        `oldest_ms` is the timestamp of the piece's first batch; None if the piece has no batch. Returns True if the
-        first batch is older than `due_before_ms`, or if the job archives all records.
+        This is so if the piece's first batch is older than `due_before_ms`, or if the job archives all records. A piece
+        is an archive file of consecutive batches. `oldest_ms` is the timestamp of its first batch; None if it has no
+        batch.
         """
         return self.everything or (oldest_ms is not None and oldest_ms < self.due_before_ms)
 
@@ -76,8 +78,10 @@ class Chunk:
 
 
 def archive_segments(spark: Any, topic: Topic, path: str, *, everything: bool = False) -> list[Written]:
-    """Archives the segments of a topic, and returns the pieces (archive files) that this call wrote. Raises
-    SourceError."""
+    """Archives the segments of a topic, and returns the pieces (archive files) that this call wrote.
+
+    Raises SourceError.
+    """
     place = place_for(spark, path)
     jobs = plan(topic, place, everything=everything, now_ms=time.time_ns() // 1_000_000)
     return [each for found in spread(spark, jobs, archive_partition) for each in found]
@@ -116,7 +120,7 @@ def _same_topic(known: Catalog | None, topic_id: str, place: Place) -> None:
 
 
 def _start(known: Catalog | None, key: tuple[str, int], first: int, last: int, planner: Planner) -> tuple[int, bool]:
-    """Returns the offset at which to continue, and True if the archive has records of the partition.
+    """Returns the offset at which to continue, and True if the archive already has records of the partition.
 
     Raises SourceError if the partition ends before its archive. If records after the archive's end were deleted,
     reports data loss.
@@ -183,7 +187,7 @@ def archive_partition(job: PartitionJob) -> list[Written]:
 
 
 def _chunks(job: PartitionJob) -> Iterator[Chunk]:
-    """Yields a partition's chunks, from segment files as far as possible, then from the broker."""
+    """Yields the partition's batches in chunks: from segment files as far as possible, then from the broker."""
     position = job.task.start
     for chunk in _from_files(job):
         if chunk.unwanted:
@@ -239,7 +243,7 @@ def _from_wire(job: PartitionJob, position: int) -> Iterator[Chunk]:
 
 
 def _chunk(view: memoryview, start: int, end: int, aborted: Sequence[Any], *, on_wire: bool = False) -> Chunk:
-    """Returns the batches in `view` between two offsets. Raises KafkaError if a batch is corrupt."""
+    """Returns the batches in `view` with offsets from `start` to `end` - 1. Raises KafkaError if a batch is corrupt."""
     visible, *_ = visible_batches(view, start, aborted=aborted)
     seen = {header.base_offset for header, _ in visible}
     batches = [

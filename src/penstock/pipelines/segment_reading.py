@@ -1,4 +1,4 @@
-"""Reads archived segments as rows, with the source's own decoder."""
+"""Reads archived segments as rows, with the decoder of `format("penstock")`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Stretch = tuple[int, Sequence[Part]]
 def archived_rows(spark: Any, place: Place, topic: str, stretches: Sequence[Stretch]) -> Any:
     """Returns a DataFrame of archived records.
 
-    A stretch names a partition and parts of its archive. Each task reads one stretch.
+    A stretch is a partition with some parts of its archive. Each task reads one stretch.
     """
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
@@ -42,7 +42,7 @@ def archived_rows(spark: Any, place: Place, topic: str, stretches: Sequence[Stre
 
 
 def whole(found: Catalog, *, lossy: bool = False) -> dict[int, list[Part]]:
-    """Returns a dict from each partition to its parts in the archive.
+    """Returns the archived parts of each partition.
 
     Raises SourceError if offsets between two parts are missing, unless `lossy`.
     """
@@ -101,7 +101,10 @@ def arrow_schema() -> Any:
 
 
 def visible(store: Store, topic: str, partition: int, part: Part) -> Iterator[list[Batch]]:
-    """Yields the committed data batches of a piece (an archive file), some megabytes at a time. Raises SourceError."""
+    """Yields the committed data batches of an archive file, some megabytes at a time.
+
+    Raises SourceError.
+    """
     described = manifest(store, topic, partition, part.piece)
     hidden = set(described["hidden"])
     name = f"{directory_of(topic, partition)}/{part.piece.stem}.log"
@@ -130,8 +133,10 @@ def visible(store: Store, topic: str, partition: int, part: Part) -> Iterator[li
 
 
 def _portions(file: Any) -> Iterator[bytes]:
-    """Yields the bytes of an archive file in portions of whole batches. If bytes are left after the last whole batch,
-    yields them last."""
+    """Yields the bytes of an archive file in pieces of whole batches.
+
+    If bytes are left after the last whole batch, yields them last.
+    """
     rest = b""
     wanted = READ_BYTES
     while data := file.read(wanted):

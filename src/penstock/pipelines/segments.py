@@ -8,7 +8,7 @@ An archive is a directory or an object store's address. For a topic named orders
 
 A piece is a `.log` file with its `.json` file. It is valid once its `.json` file exists, which is written last.
 Both files are named after their content, so a job that is killed and started again, or that runs twice at the same
-time, writes the same files again. If two pieces overlap, readers use each offset once. Files are never changed or
+time, writes the same files again. If two pieces overlap, readers use each offset once. Pieces are never changed or
 removed.
 """
 
@@ -46,7 +46,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Names a piece (a pair of `.log` and `.json` files) to read from offset `start` on.
+    """Names a piece (a pair of `.log` and `.json` files) and the offset `start` from which it is read.
 
     Earlier pieces contain the offsets before `start`.
     """
@@ -72,15 +72,17 @@ def directory_of(topic: str, partition: int) -> str:
 
 
 def pieces_named(names: Iterable[str]) -> list[Piece]:
-    """Returns the complete pieces of a partition. A piece is complete if its `.json` file exists, which is written
-    last."""
+    """Returns the complete pieces of a partition.
+
+    A piece is complete if its `.json` file exists, because that file is written last.
+    """
     stems = (name.removesuffix(".json") for name in names if name.endswith(".json"))
     found = [(matched, stem) for stem in stems if (matched := _STEM.fullmatch(stem))]
     return sorted(Piece(int(matched[1]), int(matched[2]), stem) for matched, stem in found)
 
 
 def parts_of(pieces: Iterable[Piece]) -> list[Part]:
-    """Returns which parts of the pieces to read, so that every offset is read once and in order."""
+    """Chooses from which piece each offset is read, so that every offset is read once and in order."""
     found: list[Part] = []
     at = -1
     for piece in sorted(pieces, key=lambda each: (each.first, -each.end)):
@@ -91,14 +93,14 @@ def parts_of(pieces: Iterable[Piece]) -> list[Part]:
 
 
 def gaps_in(parts: Sequence[Part]) -> list[tuple[int, int]]:
-    """Returns the ranges of offsets (start, exclusive end) that are missing between two parts."""
+    """Returns the ranges of offsets (start, exclusive end) that are missing between consecutive parts."""
     edges = [(before.piece.end, after.start) for before, after in pairwise(parts)]
     return [(end, start) for end, start in edges if end < start]
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Lists the contents of an archive for a topic."""
+    """Lists the parts of a topic's partitions that an archive holds."""
 
     topic: str
     topic_id: str
@@ -111,7 +113,8 @@ class Catalog:
 
 
 def catalog(store: Store, topic: str) -> Catalog | None:
-    """Returns the contents of an archive for a topic; None if the topic is not in it. Raises SourceError."""
+    """Returns the parts of a topic that an archive holds; None if the topic is not in the archive. Raises
+    SourceError."""
     if not store.has(f"{topic}.json"):
         return None
     described = _json(store, f"{topic}.json")
@@ -151,9 +154,9 @@ def _json(store: Store, name: str) -> dict[str, Any]:
 
 
 class Spool:
-    """Writes a piece (a `.log` file of the archive).
+    """Collects the batches of a piece, and writes them to the archive as a `.log` and a `.json` file.
 
-    The name of the file contains the end offset, so the name is known only when the piece is complete.
+    The names of the files contain the end offset, so they are known only when the piece is complete.
     """
 
     def __init__(self, topic: str, partition: int, first: int) -> None:

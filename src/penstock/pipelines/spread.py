@@ -15,13 +15,16 @@ MANY = 8
 
 
 def cores_of(spark: Any) -> int:
-    """Returns the number of tasks that run at the same time."""
+    """Returns how many tasks Spark runs at the same time."""
     context = getattr(spark, "_sc", None)
     return MANY if context is None else max(1, int(context.defaultParallelism))
 
 
 def spread(spark: Any, items: Sequence[T], work: Callable[[T], R]) -> list[R]:
-    """Returns the results of `work` in the order of the items. Items, work and results have to be picklable."""
+    """Runs `work` for each item in a Spark task, and returns the results in the order of the items.
+
+    Items, work and results have to be picklable.
+    """
     if not items:
         return []
 

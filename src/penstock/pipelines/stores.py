@@ -48,7 +48,7 @@ class Place:
 
     @property
     def known(self) -> bool:
-        """True if this module supports the scheme of the address. Spark may support more schemes."""
+        """Returns True if this module supports the scheme of the address. Spark may support more schemes."""
         return self._split[0] in ("file", *_SCHEMES)
 
     def open(self) -> Store:
@@ -73,7 +73,7 @@ class Place:
 
 
 def place_for(spark: Any, uri: str) -> Place:
-    """Returns a Place: the address, and the session's Hadoop settings to access it.
+    """Returns the address with the session's Hadoop settings for access to it.
 
     A path is made absolute, because tasks run in other directories.
     """
@@ -115,7 +115,7 @@ class Store:
         return bool(self._system.type_name == "local")
 
     def names(self, directory: str) -> dict[str, int]:
-        """Returns a dict from file name to size for a directory; empty if the directory does not exist."""
+        """Returns the size of each file in a directory, by file name; empty if the directory does not exist."""
         from pyarrow.fs import FileSelector
 
         with self._problems(directory, "listed"):
@@ -137,7 +137,7 @@ class Store:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Any]:
-        """Opens a new file for writing.
+        """Opens a new file for writing, for a `with` block.
 
         On a local disk, the file gets its final name when the block ends. If the block fails, no file gets this name.
         """

@@ -69,14 +69,14 @@ class TableJob:
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        """Returns the columns of the fields in `partition_by`."""
+        """Returns the columns by which the table is partitioned: the columns of the fields in `partition_by`."""
         if not self.finds_columns:
             return self.partition_by
         return tuple(name if name in OWN else column_of(name, top=True) for name in self.partition_by)
 
     @property
     def finds_columns(self) -> bool:
-        """True if the table's columns are inferred from its JSON values."""
+        """Returns True if the table's columns are inferred from its JSON values."""
         return self.value_format == "json" and self.value_schema is None
 
 
@@ -104,7 +104,7 @@ def start_table(spark: Any, job: TableJob) -> Any:
 
 
 def _found_columns(spark: Any, job: TableJob) -> Struct:
-    """Returns a Parquet table's columns, grown to hold the first and the newest values of its topic."""
+    """Returns a Parquet table's columns, extended so that they hold the first and the newest values of its topic."""
     from pyspark.errors import AnalysisException
     from pyspark.sql.types import StructType
 
@@ -121,7 +121,7 @@ def _found_columns(spark: Any, job: TableJob) -> Struct:
 
 
 def check_place(spark: Any, job: TableJob) -> None:
-    """Raises SourceError if there is a table of the other format at the path.
+    """Raises SourceError if the path has a table of the other format.
 
     The checkpoint at the path belongs to the existing table. A new table would continue from this checkpoint, so it
     would lack all records that are already in the existing table.
@@ -142,7 +142,7 @@ def check_place(spark: Any, job: TableJob) -> None:
 def keep_current(spark: Any, job: TableJob, *, until: Callable[[], bool] = lambda: False) -> None:
     """Runs the query of a table, and merges small files of a Parquet table when the query has ended.
 
-    No query may write to a Parquet table during a merge. So a query with `follow`, which does not end, is stopped for a
+    No query may write to a Parquet table during a merge. A query with `follow` does not end. So it is stopped for a
     merge after a number of batches, and then continues from its checkpoint. The query of a Delta table merges files
     itself.
     """
@@ -158,7 +158,7 @@ def keep_current(spark: Any, job: TableJob, *, until: Callable[[], bool] = lambd
 
 
 class _Count:
-    """Starts a job's query. Counts the batches since the start, to find out when a merge of files is due."""
+    """Starts the query of a job, and counts its batches to find out when a merge of files is due."""
 
     def __init__(self, job: TableJob, until: Callable[[], bool]) -> None:
         self._job = job
@@ -171,7 +171,7 @@ class _Count:
         return self._query
 
     def is_due(self) -> bool:
-        """True if the query has to stop: because `until` returned True, or for a merge of files."""
+        """Returns True if the query has to stop: because `until` returned True, or because a merge of files is due."""
         if self._until():
             return True
         done = self._query.lastProgress if self._job.pace.follow else None
@@ -183,7 +183,7 @@ class _Count:
 
 
 def _understood(schema: str, value_format: str) -> str:
-    """Returns the schema unchanged. Raises SourceError if it is invalid.
+    """Returns the schema unchanged. Raises SourceError if the schema is invalid.
 
     Without this check, Spark would find the error later, inside of a longer schema that contains this schema. Its
     message would quote the longer schema, which the user did not write.
@@ -239,7 +239,7 @@ def _write(spark: Any, job: TableJob, records: Any, batch_id: int) -> None:
 
 
 def _widen(spark: Any, path: str, changes: list[tuple[tuple[str, ...], Type]]) -> None:
-    """Widens the types of columns in the table's log; no data file is rewritten."""
+    """Widens column types in the table's log. No data file is rewritten."""
     from delta.tables import DeltaTable
 
     if not changes:
@@ -271,7 +271,7 @@ def query_id(spark: Any, checkpoint: str) -> str:
 
 
 def compact(spark: Any, path: str) -> None:
-    """Merges small files of a Delta table into large files; readers see the same rows throughout."""
+    """Merges small files of a Delta table into large files. Readers see the same rows throughout."""
     from delta.tables import DeltaTable
 
     DeltaTable.forPath(spark, path).optimize().executeCompaction()

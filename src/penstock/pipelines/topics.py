@@ -17,7 +17,7 @@ PLACES = tuple(f"_{name}" for name in PLACE)
 
 
 def client_part(options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the `kafka.*` options without the prefix."""
+    """Returns the `kafka.*` options, without this prefix."""
     lowered = {name.lower(): value for name, value in options.items()}
     return {name.removeprefix("kafka."): value for name, value in lowered.items() if name.startswith("kafka.")}
 
@@ -32,8 +32,10 @@ class Topic:
     """The id of the topic's cluster; set once the topic has been looked up."""
 
     def connect(self) -> Client:
-        """Returns a connected client with the `kafka.*` options that the source and the sink get. Raises
-        SourceError."""
+        """Returns a connected client, with the same `kafka.*` options as the source and the sink.
+
+        Raises SourceError.
+        """
         from penstock.spark.brokers import connect
 
         return connect(self.client_options)
@@ -49,7 +51,8 @@ class Topic:
 
 
 def read_stream(spark: Any, topic: Topic, **more: str) -> Any:
-    """Returns a streaming DataFrame. It starts at the earliest record unless an option sets another start."""
+    """Returns a streaming DataFrame of a topic. It starts at the earliest record unless an option sets another
+    start."""
     options = {"startingOffsets": "earliest", **topic.reader_options(**more)}
     if any(name.startswith(("startingTimestamp", "startingOffsetsByTimestamp")) for name in options):
         options.pop("startingOffsets")
@@ -63,7 +66,7 @@ def read_batch(spark: Any, topic: Topic, **more: str) -> Any:
 def read_ends(spark: Any, topic: Topic, count: int) -> Any:
     """Returns a DataFrame of about `count` of the first records and about `count` of the newest records.
 
-    Selects the records by offset. A LIMIT would stop the tasks that read, and they would log errors.
+    Selects the records by offset, because a LIMIT would stop the reading tasks, and they would log errors.
     """
     there = bounds(topic)
     each = -(-count // len(there))
@@ -87,7 +90,8 @@ def read_ends(spark: Any, topic: Topic, count: int) -> Any:
 
 
 def create_like(topic: Topic, partitions: int, *, replication_factor: int = -1) -> bool:
-    """Creates the topic with this number of partitions. Returns False if it exists already. Raises SourceError."""
+    """Creates the topic with this number of partitions. Returns False if the topic exists already. Raises
+    SourceError."""
     from penstock.protocol.errors import ErrorCode, KafkaError
     from penstock.spark.errors import in_one_sentence
 
@@ -119,7 +123,7 @@ def counted_partitions(count: int) -> str:
 
 
 def partitions_of(topic: Topic) -> int:
-    """Returns the number of partitions. Raises SourceError if the topic does not exist."""
+    """Returns the number of partitions of the topic. Raises SourceError if the topic does not exist."""
     from penstock.spark.errors import SourceError
 
     count = _partitions(topic)

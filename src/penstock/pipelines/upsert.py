@@ -3,8 +3,8 @@
 - A row's key is the record's key, or some fields of its value. Each key has a row with its newest record.
 - A record with a null value deletes the row of its key. If fields of the value are the row's key, a null value has no
   such fields: then the record deletes every row that earlier records with the same record key wrote.
-- A record without a key, or whose value has none of the key fields, becomes a separate row that no record replaces. So
-  does a record with a value in `_bad`, if the columns may lack some of its key fields.
+- A record without a key, or whose value has none of the key fields, becomes a separate row that no record replaces. The
+  same holds for a record with a value in `_bad`, if the columns may lack some of its key fields.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROW, _LONE, _UNTIL = "the row", "a lone row", "deleted until"
 
 
 def rows(records: Any, *more: Any) -> Any:
-    """Returns records as rows of a table. `more` are columns of the records to add to the rows. Raises SourceError."""
+    """Returns records as rows of a table. `more` lists further columns of the records to add. Raises SourceError."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
@@ -58,7 +58,7 @@ class Changes:
 def changes_of(table: Any, fields: Sequence[str]) -> Changes:
     """Returns the changes that a batch of rows makes to a table. Raises SourceError.
 
-    A row of the batch has True in column `_gone` if the value of its record is null.
+    Column `_gone` of the batch is True if the record's value is null.
     """
     from pyspark.sql import functions as f
 
@@ -116,7 +116,7 @@ class _Keys:
 def _key_columns(table: Any, fields: Sequence[str]) -> list[str]:
     """Returns the columns of the key fields. Raises SourceError if values were read but a key field has no column.
 
-    If the batch has only null and bad values, returns an empty list; then no row replaces another row.
+    If the batch has only null and bad values, returns an empty list: then no row replaces another row.
     """
     from pyspark.sql import functions as f
 
@@ -132,7 +132,7 @@ def _key_columns(table: Any, fields: Sequence[str]) -> list[str]:
 
 
 def _holds(spark: Any, path: str, schema: Any) -> bool:
-    """True if the table exists and has all columns and nested fields of `schema`."""
+    """Returns True if the table exists and has all columns of `schema`, with the same types."""
     from delta.tables import DeltaTable
 
     if not DeltaTable.isDeltaTable(spark, path):

@@ -19,9 +19,9 @@ from penstock.pipelines.json_types import STRING, DecimalOf, ListOf, Other, Scal
 
 @dataclass(frozen=True, slots=True)
 class Evolved:
-    """Holds a batch as rows, and the table's columns before and after this batch.
+    """Holds the rows of a batch, and the table's columns before and after this batch.
 
-    The columns may have grown to hold the values of the batch.
+    The batch may have added or widened columns so that they hold its values.
     """
 
     records: Any
@@ -31,8 +31,7 @@ class Evolved:
 
 
 def evolving(batch: Any, known: Any | None, fixed: Iterable[str] = ()) -> Evolved:
-    """Converts a batch of JSON values, given as bytes, to rows. Adds columns if the table's columns can't hold all
-    values.
+    """Converts a batch of JSON values, given as bytes, to rows. Adds or widens columns if the values need it.
 
     `known` is the StructType of the table; None if there is no table.
     """
@@ -54,19 +53,19 @@ def evolving(batch: Any, known: Any | None, fixed: Iterable[str] = ()) -> Evolve
 
 
 def _with_fixed(columns: Struct, fixed: Iterable[str]) -> Struct:
-    """Returns the columns, with a STRING column added for each column in `fixed` that is missing."""
+    """Returns the columns with a STRING column added for each name in `fixed` that has no column yet."""
     there = {folded(name) for name, _ in columns.columns}
     missing = [name for name in sorted(fixed) if folded(name) not in there and name not in OWN]
     return Struct((*columns.columns, *((name, STRING) for name in missing)))
 
 
 def columns_of(records: Any, known: Any, fixed: Iterable[str] = ()) -> Struct:
-    """Returns the columns of the StructType `known`, grown to hold the JSON values of `records`."""
+    """Returns the columns of the StructType `known`, extended so that they hold the JSON values of `records`."""
     return grown(struct_of(known), _seen(records.select("value")), widens=False, fixed=frozenset(fixed))
 
 
 def with_rows(records: Any, columns: Struct, fixed: Iterable[str] = ()) -> Any:
-    """Converts each JSON value of the records to a struct of `columns` and `_bad`. Works for streams too."""
+    """Replaces each JSON value of the records by a struct with the given columns and `_bad`. Works for streams too."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     found = StructType([*spark_type(columns).fields, StructField(BAD, StringType())])
@@ -91,7 +90,10 @@ def _converter(columns: Struct, found: Any, fixed: frozenset[str]) -> Callable[[
 
 
 def _seen(values: Any) -> Seen:
-    """Counts the types of all JSON values in a DataFrame with one column of bytes. Tasks return only their counts."""
+    """Counts the types of all JSON values in a DataFrame with one column of bytes.
+
+    Tasks return only their counts, not the values.
+    """
 
     def look(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -109,7 +111,7 @@ def _seen(values: Any) -> Seen:
 
 
 def struct_of(schema: Any) -> Struct:
-    """Returns the columns of a table that come from fields of values, not `_key` and the other columns of Penstock."""
+    """Returns the table's columns for fields of values. Leaves out the columns that Penstock adds, such as `_key`."""
     own = {folded(name) for name in OWN}
     return Struct(tuple((each.name, _type_of(each.dataType)) for each in schema.fields if folded(each.name) not in own))
 

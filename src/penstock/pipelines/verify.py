@@ -1,8 +1,9 @@
 """Compares replicas in Spark tasks, for clusters that are too large for one process.
 
-The client compares (`penstock.client.comparison`), and Spark distributes the work. A first job outlines every
-partition. A second job compares the ranges of all partitions, several ranges in each task. This module combines the
-results. The results, including the digests, are the same as without Spark (`penstock cluster verify`).
+The client compares (`penstock.client.comparison`), and Spark distributes the work. A first job finds the offset range
+and the replicas of every partition. A second job compares the ranges of all partitions, several ranges in each task.
+This module combines the results. The results, including the digests, are the same as without Spark (`penstock cluster
+verify`).
 """
 
 from __future__ import annotations
@@ -83,8 +84,10 @@ def verify(
 
 
 def look(reach: Reach, targets: Sequence[Target]) -> list[Comparison | str]:
-    """Returns the outline of each partition (see `client.comparison`), or the reason why the partition can't be
-    compared. Runs in a Spark task."""
+    """Returns the outline of each partition (see `client.comparison`), or the reason why it can't be compared.
+
+    Runs in a Spark task.
+    """
 
     async def each(client: Client, target: Target, room: asyncio.Semaphore) -> Comparison | str:
         async with room:
@@ -102,8 +105,10 @@ def look(reach: Reach, targets: Sequence[Target]) -> list[Comparison | str]:
 
 
 def compare(reach: Reach, share: Share) -> Found | str:
-    """Compares the ranges in `share`. Returns the result, or the reason why the comparison failed. Runs in a Spark
-    task."""
+    """Compares the ranges in `share`. Returns the result, or the reason why the comparison failed.
+
+    Runs in a Spark task.
+    """
     with reach.client() as client:
         try:
             return client.run(compare_share(client.asynchronous, share, at_rate(reach.rate)))
@@ -114,8 +119,10 @@ def compare(reach: Reach, share: Share) -> Found | str:
 def shared_out(
     targets: Sequence[Target], outlines: Sequence[Comparison | str], range_offsets: int, tasks: int
 ) -> list[Share]:
-    """Splits all ranges into about `tasks` shares; into more shares if a share would have more than MOST_RANGES
-    ranges."""
+    """Splits all ranges into about `tasks` shares.
+
+    Makes more shares if a share would have more than MOST_RANGES ranges.
+    """
     known = [(target, seen) for target, seen in zip(targets, outlines) if isinstance(seen, Comparison)]
     ranges = sum((seen.end - seen.first) // range_offsets + 1 for _, seen in known)
     most = min(MOST_RANGES, max(1, -(-ranges // tasks)))

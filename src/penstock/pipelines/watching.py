@@ -1,4 +1,4 @@
-"""Reports the progress of batch jobs, which have no streaming query, from Spark's counters of their stages."""
+"""Reports the progress of batch jobs from Spark's counters of their stages. Batch jobs have no streaming query."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOOK_EVERY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Holds the progress of all watched jobs together."""
+    """Holds the total progress of all watched jobs."""
 
     tasks: int = 0
     all_tasks: int = 0
@@ -27,7 +27,10 @@ class Work:
 
 
 class Watch:
-    """Watches the jobs that one thread starts. Jobs of Spark Connect are not seen: their driver is another process."""
+    """Watches the Spark jobs that one thread starts.
+
+    Jobs of Spark Connect are not seen, because their driver is another process.
+    """
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -107,8 +110,10 @@ def telling(tell: Callable[[float], None], *, every_s: float = LOOK_EVERY_S) -> 
 
 
 def told(label: str, done: int, total: int, unit: str, seconds: float) -> str:
-    """Returns a line of text about the progress of a job that began `seconds` ago: its rate, and the remaining time at
-    that rate. Returns an empty text while `total` is not known."""
+    """Returns a line about a job that began `seconds` ago: its progress, its rate, and the remaining time at that rate.
+
+    Returns an empty text while `total` is not known.
+    """
     if not total:
         return ""
     rate = done / max(seconds, 1e-9)

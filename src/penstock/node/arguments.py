@@ -1,4 +1,5 @@
-"""Checks the properties, configs and topics that code passes to an embedded node. Error messages have one sentence."""
+"""Checks the properties, configs and topics that code passes to an embedded node. Each error message is one
+sentence."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def topic_configs(configs: Mapping[str, Value] | None) -> dict[str, str]:
 
 
 def keyword_configs(keywords: Mapping[str, Value]) -> dict[str, str]:
-    """Returns topic configs from Python keywords, which have underscores instead of dots: `retention_ms=1000`."""
+    """Returns topic configs from Python keyword arguments, which have underscores instead of dots:
+    `retention_ms=1000`."""
     for name, value in keywords.items():
         if isinstance(value, Mapping):
             raise TypeError(f"{name} is {value!r}: write each config as a keyword, such as retention_ms=1000")

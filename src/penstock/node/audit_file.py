@@ -1,6 +1,6 @@
-"""Appends the audit lines of a node to a file, in a thread, so that a slow disk does not hold the event loop.
+"""Appends the audit lines of a node to a file, in a thread, so that a slow disk does not block the event loop.
 
-The file is made with mode 0600. An existing file may also be readable by its group; all other rights are removed. If
+The file is created with mode 0600. An existing file may also be readable by its group; all other rights are removed. If
 the file was moved away, as logrotate does, the next lines go to a new file. If the disk is too slow, lines beyond a
 limit are dropped; if a write fails, its lines are lost. In both cases the node's log says how many lines are missing.
 """

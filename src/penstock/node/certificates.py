@@ -35,22 +35,23 @@ class Certificates:
         return any(one.tls is not None for one in self._listeners) or any(one.credentials.tls for one in self._peers)
 
     def watch(self, stopping: Callable[[], bool]) -> None:
-        """Looks for changed files from time to time, until `stopping` returns True."""
+        """Checks at intervals whether certificate files have changed, until `stopping` returns True."""
         if self.in_use and not stopping():
             self.renew()
             asyncio.get_running_loop().call_later(CHECK_S, self.watch, stopping)
 
     def use_stored(self, image: MetadataImage) -> None:
-        """Uses the dynamic configs of `image`, which this node's own metadata log contains, committed or not.
+        """Uses the dynamic configs of `image`, which comes from this node's own metadata log, even if they are not
+        committed.
 
-        A node that restarts learns from the quorum which configs are committed. After a change of certificates by
-        dynamic configs, the quorum may no longer accept a connection with the certificates of the properties file.
+        A node that restarts learns from the quorum which configs are committed. But after a change of certificates by
+        dynamic configs, the quorum may refuse a connection with the certificates of the properties file.
         """
         self._stored = image.broker_config(self._settings.node_id)
         self.renew()
 
     def use_settings(self) -> None:
-        """Uses the dynamic configs that the settings have from now on."""
+        """Uses the dynamic configs in the settings from now on, instead of the configs that `use_stored` set."""
         self._stored = None
         self.renew()
 

@@ -1,4 +1,4 @@
-"""Defines the real clock of the machine, for nodes in production."""
+"""Defines the machine's real clock, which nodes use in production."""
 
 import time
 

@@ -24,10 +24,8 @@ class Descriptors:
 
 
 def shared(limit: int, nodes: int = 1) -> Descriptors:
-    """Returns how many log files and connections one node may open.
-
-    `nodes` nodes share a process that may open `limit` files.
-    """
+    """Returns how many log files and connections each node may open, if `nodes` nodes share a limit of `limit` open
+    files."""
     mine = limit // nodes
     log_files = max(16, min(MAX_LOG_FILES, mine // 4))
     others = min(OTHERS, mine // 4) + RESERVED_DESCRIPTORS
@@ -35,16 +33,16 @@ def shared(limit: int, nodes: int = 1) -> Descriptors:
 
 
 def available(nodes: int = 1) -> Descriptors:
-    """Returns how many log files and connections one node may open.
+    """Returns how many log files and connections each node may open, if `nodes` nodes run in this process.
 
-    `nodes` nodes in this process share the process's limit of open files.
+    The nodes share the process's limit of open files.
     """
     limit = _soft_limit()
     return Descriptors() if limit is None else shared(limit, nodes)
 
 
 def raise_limit() -> None:
-    """Raises the process's soft limit of open files to the hard limit, or as near to it as possible.
+    """Raises the process's soft limit of open files to WANTED, or as far as the system allows.
 
     Call this only in a process that does nothing but run a node.
     """

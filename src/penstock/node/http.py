@@ -1,4 +1,4 @@
-"""Runs the HTTP server of a node: opens it with the other listeners, and serves requests once the broker is ready."""
+"""Runs the HTTP server of a node. Opens it with the other listeners, and serves requests when the broker is ready."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class HttpSide:
-    """Serves HTTP if the settings contain an HTTP address."""
+    """Runs the HTTP listener and the export of metrics, if the settings ask for them."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class HttpSide:
         """Reads the HTTP address, and the settings of its TLS and logins. Raises ListenerError.
 
         With `optional`, the node starts without HTTP if the address can't be bound. `pipelines` returns the pipelines
-        that the console shows. `metadata` has the users. `secret_of_nobody` returns the secret from which
-        credentials of unknown users are made up; see `HttpSecurity`.
+        that the console shows. `metadata` holds the users' credentials. `secret_of_nobody` returns the secret from
+        which the login makes up credentials of unknown users; see `HttpSecurity`.
         """
         self._world = world
         self._address = plan_http(world.settings)
@@ -82,7 +82,7 @@ class HttpSide:
 
     @property
     def securities(self) -> dict[str, HttpSecurity]:
-        """Returns the security of the HTTP listener by its name; an empty dict if HTTP is off."""
+        """Returns a dict from the HTTP listener's name to its security settings; an empty dict if HTTP is off."""
         return {} if self.security is None else {LISTENER: self.security}
 
     @property

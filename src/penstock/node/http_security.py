@@ -1,8 +1,9 @@
-"""Reads how HTTP protects its connections: TLS, and the users that may log in.
+"""Reads the settings that protect HTTP connections: TLS, and the users that may log in.
 
 HTTP is a listener with the name HTTP: `ssl.*` and `sasl.*` properties apply to it as to the listeners for Kafka's
 protocol, and `listener.name.http.` before a property applies it to HTTP alone. Unless HTTP has mechanisms of its own,
-it accepts the users of the first listener with SASL, so that a cluster with users never shows its console to others.
+it accepts the users of the first listener with SASL, so that a cluster with users never shows its console without a
+login.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class HttpSecurity:
     ) -> None:
         """Reads the settings. Raises ListenerError.
 
-        `credentials` returns the SCRAM credentials by user and mechanism. `secret_of_nobody` returns the secret with
-        which credentials of missing users are made up.
+        `credentials` returns the SCRAM credentials by user and mechanism. `secret_of_nobody` returns the secret from
+        which credentials of unknown users are made up, so that a failed login does not show whether the user exists.
         """
         self._address = address
         self._tls: TlsSource | None = None
@@ -94,7 +95,8 @@ class HttpSecurity:
         self._asks_passwords = users is not None
 
     def _read_tls(self, settings: Settings, *, with_users: bool) -> Callable[[Mapping[str, Any]], str] | None:
-        """Makes the TLS context. Returns the function that maps certificates to users, if certificates are logins.
+        """Makes the TLS context. Returns the function that maps certificates to users; None if certificates are no
+        logins.
 
         On Kafka's listeners with SASL, a certificate does not replace the login. The same holds for HTTP, unless
         `ssl.client.auth` is set for HTTP itself.
@@ -115,7 +117,8 @@ class HttpSecurity:
         return principal
 
     async def start(self) -> None:
-        """Reads the keys for access tokens, which must be known before the listener opens. Raises ListenerError."""
+        """Reads the keys for access tokens, because they must be known before the listener opens. Raises
+        ListenerError."""
         if self._tokens is not None:
             await self._tokens.start()
 
@@ -126,14 +129,14 @@ class HttpSecurity:
 
     @property
     def tls(self) -> Callable[[], ssl.SSLContext] | None:
-        """Returns a function that returns the current TLS context; None for HTTP without TLS."""
+        """Returns a function that returns the current TLS context. Returns None if HTTP has no TLS."""
         source = self._tls
         return None if source is None else lambda: source.context
 
     def refresh(self, settings: Settings, own: Mapping[str, str] | None = None) -> None:
         """Uses renewed certificates for new connections. If they can't be used, keeps the old certificates.
 
-        If `own` is given, uses it instead of the dynamic configs of this broker.
+        If `own` is given, uses these configs instead of the dynamic configs of this broker.
         """
         if self._tls is not None and renewed(self._tls, settings, own, LISTENER, "the HTTP listener"):
             logger.info("the HTTP listener uses the changed key store and trust store for new connections")
@@ -152,14 +155,14 @@ class HttpSecurity:
 
 
 def _user_sources(settings: Settings, plans: Sequence[ListenerPlan]) -> list[str]:
-    """Returns the names of the listeners whose mechanisms and users count for HTTP, the first one first."""
+    """Returns the names of the listeners from which HTTP takes its mechanisms and users, in order of precedence."""
     with_sasl = [plan for plan in plans if is_sasl(plan.security_protocol)]
     names = [plan.name for plan in sorted(with_sasl, key=lambda plan: plan.controller)]  # listeners for clients first
     return names if settings.of_listener(LISTENER, ENABLED_MECHANISMS) is None else [LISTENER, *names]
 
 
 def _mechanisms(settings: Settings, sources: Sequence[str]) -> list[str]:
-    """Returns the mechanisms of HTTP; an empty list if HTTP has no login."""
+    """Returns the SASL mechanisms that HTTP accepts; an empty list if HTTP has no login."""
     own = settings.of_listener(LISTENER, ENABLED_MECHANISMS)
     if not sources or (own is not None and not own.strip()):
         return []
@@ -169,7 +172,7 @@ def _mechanisms(settings: Settings, sources: Sequence[str]) -> list[str]:
 def _password_users(
     settings: Settings, sources: Sequence[str], names: Sequence[str], credentials: Callable[[], ScramCredentials]
 ) -> Callable[[str], PasswordUsers] | None:
-    """Returns a function that returns the credentials of a user name; None if no mechanism has passwords."""
+    """Returns a function that returns the credentials of a user. Returns None if no mechanism has passwords."""
     unknown = sorted(set(names) - {PLAIN, OAUTHBEARER} - MECHANISMS.keys())
     if unknown:
         raise ListenerError(

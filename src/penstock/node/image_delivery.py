@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Since(Enum):
-    """Names the moment from which on a part of the node gets new metadata images."""
+    """Names the moment after which a part of the node gets metadata images."""
 
     START = "the metadata log starts"
     REGISTERED = "the image has everything that was decided before this node registered"
@@ -134,7 +134,7 @@ class ImageDelivery:
         self._broker.fetch_policy.settings_changed()
 
     def _cordon(self, wanted: frozenset[str]) -> None:
-        """Marks the directories in `cordoned.log.dirs` as cordoned and sends a heartbeat at once.
+        """Marks the log directories in `cordoned.log.dirs` as cordoned, and sends a heartbeat at once.
 
         Cordoned directories get no new replicas.
         """
@@ -149,7 +149,8 @@ class ImageDelivery:
 
 
 def _unprotected(image: MetadataImage) -> StorageError:
-    """Returns the error for a node without an authorizer in a cluster with ACLs: it would not enforce the ACLs."""
+    """Returns the error for a node without an authorizer in a cluster with ACLs: the node would not enforce the
+    ACLs."""
     return StorageError(
         f"The metadata log holds ACLs ({len(image.acls)}), and this node has no authorizer: set {AUTHORIZER}="
         f"{STANDARD_AUTHORIZER} on every node, or remove the ACLs with kafka-acls first."

@@ -1,8 +1,8 @@
-"""Reads how each listener protects its connections, and how this node authenticates at the listeners of other nodes.
+"""Reads how each listener protects its connections, and how this node authenticates to the listeners of other nodes.
 
 As in Kafka, `ssl.*` and `sasl.*` properties apply to all listeners. With the prefix `listener.name.<name>.` they apply
 to one listener, and with `listener.name.<name>.<mechanism>.` to one mechanism of this listener. If the properties don't
-allow the protection that a listener's protocol requires, the node refuses to start and the error names the cause.
+allow the protection that a listener's protocol requires, the node refuses to start, and the error names the cause.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ListenerSecurity:
         """Reads the listener's settings. Raises ListenerError.
 
         `credentials` returns the SCRAM credentials by user and mechanism; `find_token` returns a delegation token.
-        `secret` returns the secret with which credentials of missing users are made up.
+        `secret` returns the secret from which credentials of unknown users are made up.
         """
         self.name = plan.name
         self.tls: TlsSource | None = None
@@ -95,7 +95,8 @@ class ListenerSecurity:
             self.sasl = _sasl_rules(settings, plan.name, mechanisms, wall_ms, on_failure)
 
     async def start(self) -> None:
-        """Reads the keys for OAUTHBEARER, which must be known before the listener opens. Raises ListenerError."""
+        """Reads the keys for OAUTHBEARER, because they must be known before the listener opens. Raises
+        ListenerError."""
         if self._tokens is not None:
             await self._tokens.start()
 
@@ -126,7 +127,7 @@ class ListenerSecurity:
     def refresh(self, settings: Settings, own: Mapping[str, str] | None = None) -> None:
         """Uses renewed certificates for new connections. If they can't be used, keeps the old certificates.
 
-        If `own` is given, uses it instead of the dynamic configs of this broker.
+        If `own` is given, uses these configs instead of the dynamic configs of this broker.
         """
         if self.tls is not None and renewed(self.tls, settings, own, self.name, f"listener {self.name}"):
             logger.info("listener %s uses the changed key store and trust store for new connections", self.name)
@@ -135,7 +136,7 @@ class ListenerSecurity:
 def renewed(source: TlsSource, settings: Settings, own: Mapping[str, str] | None, listener: str, who: str) -> bool:
     """Reads changed TLS settings and files.
 
-    Returns True if there is a new TLS context. If the new settings can't be used, logs this and returns False.
+    Returns True if there is a new TLS context. If the new settings can't be used, logs the reason and returns False.
     """
     try:
         return source.reconfigure(tls_properties(settings, listener, own)) or source.refresh()
@@ -147,7 +148,7 @@ def renewed(source: TlsSource, settings: Settings, own: Mapping[str, str] | None
 def listener_value(settings: Settings, listener: str, name: str, own: Mapping[str, str] | None = None) -> str | None:
     """Returns the property's value for this listener, or else its value for all listeners; None if neither is set.
 
-    If `own` is given, uses it instead of the dynamic configs of this broker.
+    If `own` is given, uses these configs instead of the dynamic configs of this broker.
     """
     found = settings.of_listener(listener, name, own)
     if found is None:
@@ -156,7 +157,7 @@ def listener_value(settings: Settings, listener: str, name: str, own: Mapping[st
 
 
 def mapping_rules(settings: Settings, listener: str) -> Callable[[str], str]:
-    """Returns the function that maps the names of certificates to users. Raises ValueError."""
+    """Returns the function that maps the subject of a certificate to a user. Raises ValueError."""
     return parse_mapping_rules(
         listener_value(settings, listener, "ssl.principal.mapping.rules") or "DEFAULT", GroupPattern
     )
@@ -243,7 +244,10 @@ def _sasl_rules(
 
 
 class CredentialShapes:
-    """Returns the shapes of the SCRAM credentials, see `credential_of_nobody`. Computes them after a change only."""
+    """Returns the salt lengths and iteration counts of the SCRAM credentials, by mechanism.
+
+    `credential_of_nobody` makes up credentials with these values. They are computed again only after a change.
+    """
 
     def __init__(self, credentials: Callable[[], ScramCredentials]) -> None:
         self._credentials = credentials
@@ -310,7 +314,7 @@ def jaas_entry(settings: Settings, listener: str, mechanism: str) -> JaasEntry |
 
 
 def nobody_secret(settings: Settings, cluster_id: Callable[[], str]) -> Callable[[], bytes]:
-    """Returns a function that returns the secret with which credentials of missing users are made up."""
+    """Returns a function that returns the secret from which credentials of unknown users are made up."""
     token_key = settings.optional_str("delegation.token.secret.key")
     return lambda: secret_of_nobody(cluster_id(), token_key)
 

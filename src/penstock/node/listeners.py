@@ -1,4 +1,5 @@
-"""Parses `listeners`, `advertised.listeners` and the protocol map into addresses. Raises errors of one sentence."""
+"""Parses `listeners`, `advertised.listeners` and the protocol map into addresses. Each error message is one
+sentence."""
 
 from __future__ import annotations
 
@@ -140,7 +141,7 @@ def is_sasl(protocol: str) -> bool:
 
 
 def inter_broker_listener(settings: Settings, plans: Sequence[ListenerPlan]) -> str:
-    """Returns the name of the listener that brokers use among themselves. Raises ListenerError."""
+    """Returns the name of the listener that brokers use for connections to each other. Raises ListenerError."""
     name = (settings.optional_str("inter.broker.listener.name") or "").upper()
     clients = [plan for plan in plans if not plan.controller]
     if name:
@@ -155,8 +156,9 @@ def inter_broker_listener(settings: Settings, plans: Sequence[ListenerPlan]) -> 
 
 
 def exposed_listeners(settings: Settings, plans: Sequence[ListenerPlan]) -> list[str]:
-    """Returns a warning for each listener without TLS that other machines can reach; no warnings if a setting allows
-    this.
+    """Returns a warning for each listener without TLS that other machines can reach.
+
+    Returns no warnings if a setting allows such listeners.
     """
     if settings.bool(ALLOW_PLAINTEXT):
         return []
@@ -172,7 +174,8 @@ def exposed_listeners(settings: Settings, plans: Sequence[ListenerPlan]) -> list
 def protected_listeners(settings: Settings, plans: Sequence[ListenerPlan]) -> frozenset[str]:
     """Returns the listeners that accept connections beyond max.connections, as in Kafka.
 
-    These are all controller listeners. If clients have their own listener, the inter-broker listener is also protected.
+    These are all controller listeners. If there are several listeners for clients and brokers, the inter-broker
+    listener is one of them too.
     """
     names = {plan.name for plan in plans if plan.controller}
     if len(plans) - len(names) > 1:

@@ -68,7 +68,7 @@ def make_node(
     http_optional: bool = False,
     pipelines: Pipelines | None = None,
 ) -> Node:
-    """Makes a node with the machine's clock, network and randomness, unless the caller passes others."""
+    """Makes a node. Uses the machine's clock, network and randomness, unless the caller passes others."""
     if seed is None:
         seed = int.from_bytes(os.urandom(16), "big")
     return Node(

@@ -90,7 +90,7 @@ def format_new(
     users: tuple[ScramUser, ...] = (),
     acls: tuple[AclImage, ...] = (),
 ) -> bool:
-    """Formats the unformatted directories as one cluster. Returns False if all are already formatted."""
+    """Formats the unformatted directories as one cluster. Returns False if all directories are already formatted."""
     found = [read_meta_properties(disk, node.directory) for disk, node in zip(disks, nodes)]
     if all(found):
         return False

@@ -1,8 +1,8 @@
 """Makes a certificate authority, certificates and users for a secured local cluster (`penstock up --secure`).
 
 Everything is kept in one directory, in files that only this user can read: `ca.pem`, `ca.key`, `node.pem` (key and
-certificate of all nodes) and `users.json` (passwords). Later starts use the same files; the node's certificate is made
-again before it expires or if it lacks a name of the node. Needs the package `cryptography`.
+certificate of all nodes) and `users.json` (passwords). Later starts use the same files. A new node certificate is made
+before the old one expires, or if the old one lacks a name of the node. Needs the package `cryptography`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def local_security(directory: str, host: str, now: datetime | None = None) -> Lo
 
 
 def _write(path: str, data: bytes) -> None:
-    """Writes a file that only this user can read, whole or not at all."""
+    """Writes a file that only this user can read. Replaces an existing file in one step."""
     with open(f"{path}.tmp", "wb", opener=private) as file:
         file.write(data)
     os.replace(f"{path}.tmp", path)
@@ -195,7 +195,7 @@ def _subject(name: str) -> Any:
 
 
 def _names(host: str) -> list[str]:
-    """Returns the names and addresses under which clients may connect to a node on this machine."""
+    """Returns the host names and addresses with which clients may connect to a node on this machine."""
     wildcard = host in ("", "0.0.0.0", "::")  # noqa: S104 - not bound here
     found = ["localhost", "127.0.0.1", "::1", *([socket.gethostname()] if wildcard else [host])]
     return list(dict.fromkeys(found))

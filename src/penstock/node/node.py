@@ -90,7 +90,7 @@ class Node:
         http_optional: bool = False,
         pipelines: Pipelines | None = None,
     ) -> None:
-        """Reads the settings; `start` makes and starts the parts.
+        """Reads the settings. The method `start` makes and starts the parts.
 
         `on_fatal` is called when the node can't continue, because its metadata log or all log directories have failed.
         `faults` are the fault rules of tests. `HttpSide` describes `http_optional` and `pipelines`.
@@ -312,7 +312,8 @@ class Node:
         )
 
     def _cluster_id(self) -> str:
-        """Returns the cluster id that the first readable directory has. A directory that can't be read is offline."""
+        """Returns the cluster id that the first readable directory holds. A directory that can't be read is taken
+        offline."""
         unreadable: OSError | None = None
         for path in self.settings.log_dirs:
             try:
@@ -345,10 +346,8 @@ class Node:
         logs.abandon()
 
     def _dispatch(self, broker: Broker) -> Dispatch:
-        """Returns the dispatcher for all listeners.
-
-        It serves requests of controllers at once, and requests of clients once the broker is ready.
-        """
+        """Returns the dispatcher of all listeners. It serves controllers at once, and clients once the broker is
+        ready."""
         clients = Dispatcher(broker, times=broker.times)
         controllers = Dispatcher(broker, "CONTROLLER", broker.times)
 
@@ -387,8 +386,8 @@ class Node:
             security.close()
 
     def _hold(self, connection: Connection, frame: memoryview) -> Later[Reply]:
-        """Returns a `Later` that delays a request until a dispatcher is set: listeners open before the dispatcher is
-        made."""
+        """Returns a `Later` that answers the request once a dispatcher is set: listeners open before there is a
+        dispatcher."""
         return Later(self._held(connection, frame))
 
     async def _held(self, connection: Connection, frame: memoryview) -> Reply:
@@ -468,7 +467,7 @@ class Node:
         self.broker.logs.abandon()
 
     async def _cut_off(self, broker: Broker) -> None:
-        """Closes all connections and stops heartbeats, so that other nodes lose the connection to this node."""
+        """Closes this node's outgoing connections and stops its heartbeats, as in a crash."""
         broker.channel.close()
         broker.peers.close()
         await _close_observers(broker)
@@ -491,13 +490,11 @@ def _cannot_go_on(lost: str, error: OSError) -> str:
 
 
 def _last_incarnation(logs: LogManager) -> Incarnation:
-    """Returns the broker's previous incarnation, if the logs have everything that it wrote.
-
-    Each directory records the incarnation that wrote to it last. If the directories differ, no incarnation is returned.
+    """Returns the broker's previous incarnation, as all log directories record it; unknown if their records differ.
 
     Unlike in Kafka, the previous process may have been killed: its writes survive in the page cache, so the logs are as
-    complete as after a clean stop. Records may be missing only after a power loss or a change of disks. In that case
-    the broker's replicas are no longer eligible leaders (ELR).
+    complete as after a clean stop. Records may be missing only after a power loss or a change of disks. Then the
+    incarnation is unknown, and the broker's replicas are no longer eligible leaders (ELR).
     """
     epochs, asking = (set(each) for each in zip(*(directory.last_incarnation for directory in logs.dirs), strict=True))
     return Incarnation(epochs.pop() if len(epochs) == 1 else -1, asking.pop() if len(asking) == 1 else ZERO_UUID)

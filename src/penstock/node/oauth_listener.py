@@ -34,7 +34,7 @@ Read = Callable[[str], str | None]
 
 
 class KeySource:
-    """Reads the keys of an issuer from time to time, until it is closed."""
+    """Reads the keys of an issuer at intervals, until it is closed."""
 
     def __init__(self, document: Document, refresh_s: float, backoff_s: float, longest_backoff_s: float) -> None:
         from penstock.security.token_signatures import read_keys
@@ -60,7 +60,7 @@ class KeySource:
             self._task = None
 
     def want_new_keys(self) -> None:
-        """Requests that the keys are read again soon. Does nothing if they have just been read."""
+        """Asks for a new read of the keys soon. Does nothing if the keys have just been read."""
         if asyncio.get_running_loop().time() - self._last_read >= UNKNOWN_KEY_PAUSE_S:
             self._wanted.set()
 
@@ -78,7 +78,7 @@ class KeySource:
             except (FetchError, TokenError) as problem:
                 pause_s = min(self._longest_backoff_s, self._backoff_s * 2 ** min(failures, 30))
                 failures += 1
-                logger.error("the former keys for OAUTHBEARER stay in use: %s", problem)
+                logger.error("the new keys for OAUTHBEARER can't be read, so the old keys stay in use: %s", problem)
             else:
                 pause_s, failures = self._refresh_s, 0
 
@@ -151,7 +151,7 @@ class TokenListener:
 
         keys = self._source.keys
         if keys is None:
-            raise TokenError("the keys of the issuer are not read yet")
+            raise TokenError("the keys of the token's issuer have not been read yet")
         try:
             claims = keys.claims(token)
         except UnknownKeyError:

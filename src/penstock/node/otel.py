@@ -2,8 +2,7 @@
 
 The metrics are the same as on the page /metrics, from the same list. They are collected in slices on the event loop;
 conversion, encoding and transmission run in one thread, one export at a time. If a collector does not answer, the
-thread waits for a few seconds at most. The next export includes the values of a failed export, because counters are
-cumulative.
+thread waits for a few seconds at most. Counters are cumulative, so a later export makes up for a failed one.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class OtelExport:
         self._failing = False
 
     def start(self, view: View) -> None:
-        """Begins to export. No-op without an endpoint."""
+        """Begins to export metrics. Does nothing if no endpoint is set."""
         if self._exporter is not None:
             view.server.loop_delays.start()
             self._threads = ThreadPoolExecutor(1, thread_name_prefix="penstock-otel")
@@ -91,9 +90,9 @@ class OtelExport:
     def _note(self, sent: bool) -> None:
         """Logs the first failed export of an outage, and the end of the outage."""
         if sent and self._failing:
-            logger.info("the OpenTelemetry collector takes metrics again")
+            logger.info("the OpenTelemetry collector accepts metrics again")
         elif not sent and not self._failing:
-            logger.warning("the collector of %s did not take the metrics; each interval retries", ENDPOINT)
+            logger.warning("the collector of %s did not accept the metrics; each interval retries", ENDPOINT)
         self._failing = not sent
 
 
@@ -122,7 +121,7 @@ def _export(
 
 
 def metrics_data(found: Sequence[Family], node_id: int, cluster_id: str, started_ns: int, now_ns: int) -> MetricsData:
-    """Returns metric families in OpenTelemetry's data model, under the same names."""
+    """Converts metric families to OpenTelemetry's data model, with the same names."""
     from opentelemetry.sdk.metrics.export import MetricsData, ResourceMetrics, ScopeMetrics
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope

@@ -1,4 +1,4 @@
-"""Makes a node's parts from its settings and connects them. Does not start them."""
+"""Makes a node's parts from its settings and connects them. Does not start the parts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ NEVER_MS = 2**62
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Holds the dependencies of a node (clock, disk, network, …) that differ in production, tests and simulator."""
+    """Holds the dependencies of a node that differ between production, tests and the simulator: clock, disk,
+    network, …."""
 
     settings: Settings
     disk: Disk
@@ -99,7 +100,7 @@ def make_metadata(
     cluster_id: str,
     on_fatal: Callable[[Exception], None] | None,
 ) -> MetadataLog:
-    """Makes the metadata log, with this node's replica of the quorum."""
+    """Makes the metadata log, with this node's replica of the quorum's log."""
     settings = world.settings
     log = open_metadata_log(
         world.disk,

@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 
 
 class PeerSecurity:
-    """Holds the TLS context and login with which this node connects to one listener of other nodes."""
+    """Holds the TLS context and the login with which this node connects to one listener name of other nodes."""
 
     def __init__(self, settings: Settings, listener: str, mechanism_property: str) -> None:
-        """Reads the settings. Raises ListenerError if this node can't authenticate at the listener with these
-        settings."""
+        """Reads the settings. Raises ListenerError if they don't let this node authenticate to the listener."""
         protocol = protocol_of(settings, listener)
         self.listener = listener
         self.credentials = Credentials()
@@ -41,7 +40,7 @@ class PeerSecurity:
     def refresh(self, settings: Settings, own: Mapping[str, str] | None = None) -> None:
         """Uses a renewed certificate for new connections. If it can't be used, keeps the old certificate.
 
-        If `own` is given, uses it instead of the dynamic configs of this broker.
+        If `own` is given, uses these configs instead of the dynamic configs of this broker.
         """
         source = self._source
         if source is not None and renewed(source, settings, own, self.listener, f"the client for {self.listener}"):
@@ -49,7 +48,7 @@ class PeerSecurity:
 
 
 def peer_securities(settings: Settings, plans: Sequence[ListenerPlan]) -> tuple[PeerSecurity, PeerSecurity]:
-    """Returns the security of connections to other brokers, and of connections to controllers. Raises ListenerError."""
+    """Returns the security settings of connections to other brokers and to controllers. Raises ListenerError."""
     brokers = inter_broker_listener(settings, plans)
     to_brokers = PeerSecurity(settings, brokers, "sasl.mechanism.inter.broker.protocol")
     names = [name.upper() for name in settings.list("controller.listener.names")]

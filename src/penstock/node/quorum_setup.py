@@ -51,11 +51,14 @@ class QuorumPlan:
 
     @property
     def alone(self) -> bool:
-        """Returns True if the properties name no other node. A formatted directory may still name other voters."""
+        """Returns True if the properties name no other node.
+
+        A formatted directory may still name other voters.
+        """
         return not self.static_voters and not self.bootstrap
 
     def first_voters(self, *, standalone: bool, several: bool, joins: bool) -> FirstVoters:
-        """Returns the voters to write to a new directory, according to the flags of `storage format`.
+        """Returns the voters that the flags of `storage format` name, to write to a new directory.
 
         Raises ConfigError.
         """
@@ -79,7 +82,7 @@ class QuorumPlan:
         return FirstVoters.SEVERAL if several else FirstVoters.ALONE
 
     def format_advice(self, own: Iterable[tuple[str, int]]) -> str:
-        """Returns the flags of `storage format` that an error message suggests. `own` has this node's listeners."""
+        """Returns the flags of `storage format` that an error message suggests. `own` holds this node's listeners."""
         if self.alone:
             return "--standalone"
         if self.static_voters:
@@ -94,7 +97,7 @@ class QuorumPlan:
         return len(self.bootstrap) == 1 and set(self.bootstrap.values()) <= mine
 
     def voters_for(self, me: Voter) -> VoterSet:
-        """Returns the voters to start with. They are used only if the metadata log does not record voters."""
+        """Returns the voters with which to start if the metadata log records no voters."""
         return VoterSet.of([me]) if self.alone else self.static_voters
 
 

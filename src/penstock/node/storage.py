@@ -102,7 +102,10 @@ class StorageInfo:
 
 
 def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
-    """Reads a directory's meta.properties; returns None if the directory isn't formatted."""
+    """Returns the contents of a directory's meta.properties; None if the directory isn't formatted.
+
+    Raises StorageError if the file can't be used.
+    """
     path = f"{directory}/{META_PROPERTIES_FILE}"
     if not disk.exists(path):
         return None
@@ -123,7 +126,7 @@ def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
 
 
 def check_formatted(disk: Disk, directories: Sequence[str]) -> None:
-    """Raises StorageError for an unformatted directory, such as an empty mount point whose disk is missing.
+    """Raises StorageError for an unformatted directory, such as the empty mount point of a missing disk.
 
     Ignores an unreadable directory: the node takes it offline and runs with the other directories.
     """
@@ -139,7 +142,8 @@ def check_formatted(disk: Disk, directories: Sequence[str]) -> None:
 
 
 def features_of(plan: FormatPlan) -> dict[str, int]:
-    """Returns the finalized features of a new cluster: the release's defaults, and the levels that the plan sets."""
+    """Returns the finalized features of a new cluster: the defaults of the release, changed to the levels in the
+    plan."""
     level: int | None = MAX_METADATA_VERSION
     if plan.release_version is not None:
         level = metadata_version_level(plan.release_version)
@@ -211,7 +215,7 @@ def format_storage(disk: Disk, plan: FormatPlan, *, random: Random, now_ms: int)
 def _set_kraft_version(plan: FormatPlan, features: dict[str, int]) -> None:
     """Sets kraft.version: 0 if the properties list the voters, 1 if the metadata log lists them.
 
-    The release version that the user chose has no influence on it.
+    The release version that the user chose does not matter here.
     """
     level = 0 if plan.static_voters else 1
     if plan.features.get(KRAFT_VERSION, level) != level:
@@ -228,7 +232,9 @@ def _cluster_id(plan: FormatPlan, known: Mapping[str, MetaProperties | None], ra
         if properties is None:
             continue
         if not plan.ignore_formatted:
-            raise StorageError(f"{path} was already formatted: add --ignore-formatted to keep it and format the rest.")
+            raise StorageError(
+                f"{path} was already formatted: add --ignore-formatted to keep it and to format the other directories."
+            )
         if cluster_id not in (None, properties.cluster_id):
             raise StorageError(
                 f"{path} belongs to cluster {properties.cluster_id}, not {cluster_id}: use another directory."

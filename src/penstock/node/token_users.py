@@ -29,7 +29,7 @@ class TokenUsers:
         self._kept: dict[tuple[ScramMechanism, str], TokenCredential] = {}
 
     def find(self, mechanism: ScramMechanism, token_id: str) -> TokenLookup | None:
-        """Returns the token; None if it does not exist or has expired."""
+        """Returns the delegation token; None if it does not exist or has expired."""
         token = self._tokens().get(token_id) if self._secret else None
         if token is None or self._secret is None:
             return None

@@ -81,9 +81,7 @@ def test_topics_are_created_listed_described_altered_and_deleted(shell: Shell, n
     assert shell.json("topic", "list", name) == []
 
 
-def test_creating_an_existing_topic_and_using_a_missing_topic_have_their_own_exit_codes(
-    shell: Shell, name: str
-) -> None:
+def test_exit_codes_tell_an_existing_topic_from_a_missing_topic(shell: Shell, name: str) -> None:
     shell.run("topic", "create", name)
     shell.run("topic", "create", name, code=Exit.EXISTS)
     assert shell.err.count("\n") == 1
@@ -93,7 +91,7 @@ def test_creating_an_existing_topic_and_using_a_missing_topic_have_their_own_exi
     shell.run("topic", "delete", "absent", "--if-exists")
 
 
-def test_a_dry_run_creates_nothing(shell: Shell, name: str) -> None:
+def test_topic_create_with_dry_run_creates_no_topic(shell: Shell, name: str) -> None:
     assert "would be created" in shell.run("topic", "create", name, "--dry-run")
     assert shell.json("topic", "list", name) == []
 
@@ -120,12 +118,12 @@ def test_topic_create_shows_the_created_topic_even_if_another_topic_is_refused(s
         ["consume", "-t", "x", "-f", "%x"],
     ],
 )
-def test_invalid_arguments_are_usage_errors(shell: Shell, words: list[str]) -> None:
+def test_command_with_an_invalid_argument_exits_with_the_code_for_usage_errors(shell: Shell, words: list[str]) -> None:
     shell.run(*words, code=Exit.USAGE)
     assert shell.err.startswith("penstock: ")
 
 
-def test_partitions_may_be_assigned_by_hand(shell: Shell, name: str) -> None:
+def test_topic_create_takes_the_assignment_of_replicas_from_an_option(shell: Shell, name: str) -> None:
     shell.run("topic", "create", name, "--assignment", "1,1")
     assert shell.json("topic", "list", name)[0]["partitions"] == 2
 
@@ -149,7 +147,7 @@ def test_configs_are_set_described_and_unset(shell: Shell, name: str) -> None:
     assert policy["documentation"]
 
 
-def test_a_value_out_of_bounds_is_refused_with_its_reason(shell: Shell, name: str) -> None:
+def test_config_set_with_a_value_out_of_bounds_fails_and_names_the_config(shell: Shell, name: str) -> None:
     shell.run("topic", "create", name)
     shell.run("config", "set", "topic", name, "segment.bytes=5", code=Exit.FAILED)
     assert "segment.bytes" in shell.err
@@ -173,13 +171,13 @@ def test_lines_given_to_produce_are_printed_by_consume(shell: Shell, name: str) 
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_and_acks_setting_delivers_records(shell: Shell, name: str, codec: str) -> None:
+def test_produce_delivers_records_with_every_codec_and_every_acks_setting(shell: Shell, name: str, codec: str) -> None:
     for acks in ("1", "all"):
         shell.run("produce", "-t", name, "-z", codec, "-a", acks, stdin=b"x" * 100 + b"\n")
     assert shell.run("consume", "-t", name, "-e", "-q").split() == ["x" * 100] * 2
 
 
-def test_keys_headers_and_nulls_survive_a_round_trip_through_json(shell: Shell, name: str) -> None:
+def test_keys_headers_and_nulls_are_unchanged_after_consume_and_produce_with_json(shell: Shell, name: str) -> None:
     shell.run("produce", "-t", name, "-K", ":", "-Z", "-H", "h=1", "-H", "none", stdin=b"k:v\ntombstone:\n:w\n")
     envelopes = shell.run("consume", "-t", name, "-e", "-J")
     shell.run("produce", "-t", f"{name}-copy", "-J", stdin=envelopes.encode())
@@ -192,7 +190,7 @@ def test_keys_headers_and_nulls_survive_a_round_trip_through_json(shell: Shell, 
     assert first[0]["headers"] == ["h", "1", "none", None]
 
 
-def test_consume_writes_its_output_once_per_fetch(
+def test_consume_formats_all_records_of_a_fetch_in_one_call(
     shell: Shell, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     written = b"".join(b"%d\n" % number for number in range(20_000))
@@ -226,7 +224,9 @@ def test_produce_splits_input_into_the_same_records_at_any_read_boundaries(
     assert found == [*whole, *([rest] if rest else [])]
 
 
-def test_bytes_that_are_not_utf8_survive_a_copy_through_json(shell: Shell, name: str, tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf8_are_unchanged_after_consume_and_produce_with_json(
+    shell: Shell, name: str, tmp_path: Path
+) -> None:
     every_byte = tmp_path / "bytes"
     every_byte.write_bytes(bytes(range(256)))
     shell.run("produce", "-t", name, "-k", "\udcff\udcfe", "-H", "h=\udc80", str(every_byte))
@@ -236,7 +236,7 @@ def test_bytes_that_are_not_utf8_survive_a_copy_through_json(shell: Shell, name:
     assert copied[2:] == (b"\xff\xfe", bytes(range(256)), (("h", b"\x80"),))
 
 
-def test_a_json_object_without_payload_is_refused_and_stores_nothing(shell: Shell, name: str) -> None:
+def test_produce_refuses_a_json_object_without_payload_and_stores_no_record(shell: Shell, name: str) -> None:
     shell.run("topic", "create", name)
     shell.run("produce", "-t", name, "-J", stdin=b'{"key":"k","value":"v"}\n', code=Exit.USAGE)
     assert 'the record has no "payload"' in shell.err
@@ -297,7 +297,7 @@ def test_the_count_option_limits_consume_and_produce(shell: Shell, name: str) ->
     assert shell.run("consume", "-t", name, "-e", "-q") == "1\n2\n3\n"
 
 
-def test_control_characters_in_a_group_id_and_in_a_record_do_not_reach_a_terminal(
+def test_control_characters_of_group_ids_and_records_are_escaped_on_a_terminal(
     shell: Shell, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell.run("produce", "-t", name, stdin=b"\x1b[2J\n")
@@ -323,13 +323,13 @@ def test_produce_fails_if_the_broker_refuses_a_record(shell: Shell, name: str) -
     assert shell.err.count("\n") == 1
 
 
-def test_consuming_a_missing_topic_or_partition_fails(shell: Shell, name: str) -> None:
+def test_consume_of_a_missing_topic_or_partition_fails(shell: Shell, name: str) -> None:
     shell.run("consume", "-t", name, "-e", code=Exit.NOT_FOUND)
     shell.run("topic", "create", name)
     shell.run("consume", "-t", name, "-p", "7", "-e", code=Exit.NOT_FOUND)
     assert "no partition 7" in shell.err
 
 
-def test_an_unreachable_broker_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_reports_an_unreachable_broker_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topic", "list", "--bootstrap", "127.0.0.1:1"]) == Exit.CANNOT_CONNECT
     assert capsys.readouterr().err.startswith("penstock: nothing listens at 127.0.0.1:1")

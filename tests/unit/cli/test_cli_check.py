@@ -76,5 +76,5 @@ def test_check_refuses_properties_that_contradict_each_other(
     assert "a node would refuse to start: listeners: PLAINTEXT is for clients" in said
 
 
-def test_check_of_a_missing_file_has_its_own_exit_code(tmp_path: Path) -> None:
+def test_check_of_a_missing_file_exits_with_the_code_for_not_found(tmp_path: Path) -> None:
     assert main(["check", str(tmp_path / "absent")]) == Exit.NOT_FOUND

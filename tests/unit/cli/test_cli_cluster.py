@@ -51,7 +51,7 @@ def test_quorum_command_shows_one_voter_for_a_single_node(
     assert "leader_epoch" in said(capsys, "quorum", "describe", *where)
 
 
-def test_removing_a_node_that_is_not_a_voter_is_refused(
+def test_quorum_command_refuses_to_add_a_voter_twice_and_to_remove_a_node_that_is_not_a_voter(
     penstock_session: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ("--bootstrap", penstock_session.bootstrap)
@@ -62,7 +62,9 @@ def test_removing_a_node_that_is_not_a_voter_is_refused(
     assert "is not a directory id" in wrong
 
 
-def test_status_shows_nodes_and_partitions(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cluster_status_shows_nodes_and_partitions(
+    penstock_session: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = f"t-{secrets.token_hex(4)}"
     penstock_session.create_topic(name, 2)
     where = ("--bootstrap", penstock_session.bootstrap)
@@ -90,7 +92,7 @@ def test_drain_and_rebalance_on_a_single_node_move_no_partition(
     assert "start the missing nodes first" in said(capsys, "cluster", "add", "7", "--yes", *where, code=Exit.NOT_FOUND)
 
 
-def test_verify_reads_all_replicas_and_reports_missing_topics(
+def test_cluster_verify_reads_all_replicas_and_reports_missing_topics(
     penstock_session: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = f"t-{secrets.token_hex(4)}"
@@ -174,7 +176,7 @@ def large_cluster(*, well: bool) -> Facts:
 
 @pytest.mark.parametrize("well", [True, False])
 @pytest.mark.parametrize("partitions", [True, False])
-def test_status_fits_into_80_columns_and_has_problem_columns_only_if_there_are_problems(
+def test_cluster_status_fits_into_80_columns_and_has_problem_columns_only_if_there_are_problems(
     well: bool, partitions: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts = large_cluster(well=well)
@@ -187,7 +189,7 @@ def test_status_fits_into_80_columns_and_has_problem_columns_only_if_there_are_p
     assert shown[1] == ("all in sync" if well else "1 under-replicated, node 3 fenced")
 
 
-def test_status_on_a_terminal_has_colours_and_wraps_no_line() -> None:
+def test_cluster_status_on_a_terminal_has_colours_and_wraps_no_line() -> None:
     from rich.console import Console
 
     console = Console(width=80, force_terminal=True, color_system="standard", _environ={}, record=True)

@@ -80,7 +80,7 @@ def replicas_of(cluster: Cluster, topic: str) -> dict[int, tuple[int, ...]]:
         return {index: part.replicas for index, part in found.partitions.items()}
 
 
-def test_replicas_stay_identical_when_a_node_is_drained_and_added_again(shell: Shell, cluster: Cluster) -> None:
+def test_replicas_are_identical_after_a_node_was_drained_and_added_again(shell: Shell, cluster: Cluster) -> None:
     create(cluster, "moved", (1, 2), (2, 3), (3, 1))
     before = shell.json("cluster", "verify", "moved")
     assert all(len(found["compared"]) == 2 and found["differences"] == [] for found in before)
@@ -127,7 +127,9 @@ def test_a_drained_node_gets_no_new_topics_until_it_is_added_again(capsys: pytes
         assert any(3 in replicas for replicas in replicas_of(cluster, "later").values())
 
 
-def test_cluster_move_asks_for_confirmation_and_mentions_the_yes_option(shell: Shell, cluster: Cluster) -> None:
+def test_cluster_drain_without_a_terminal_moves_nothing_and_mentions_the_yes_option(
+    shell: Shell, cluster: Cluster
+) -> None:
     create(cluster, "asked", (1, 2))
     shell.run("cluster", "drain", "2", "--topic", "asked", code=Exit.USAGE)
     assert "--yes" in shell.err
@@ -175,7 +177,7 @@ def test_quorum_command_removes_a_voter_and_adds_it_again(shell: Shell, cluster:
     assert sorted(row["status"] for row in rows) == ["leader", "voter", "voter"]
 
 
-def test_verify_finds_a_damaged_replica_and_reset_copies_it_again(
+def test_cluster_verify_finds_a_damaged_replica_and_cluster_reset_copies_it_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Cluster(data=tmp_path) as cluster:
@@ -217,7 +219,7 @@ def falsify(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_oldest_records_of_a_topic_are_deleted_after_a_dry_run(cluster: Cluster, shell: Shell) -> None:
+def test_topic_trim_deletes_the_oldest_records_and_a_dry_run_shows_how_many(cluster: Cluster, shell: Shell) -> None:
     create(cluster, "trimmed", (1, 2))
     plan = shell.json("topic", "trim", "trimmed", "--before", "40", "--dry-run")
     assert plan == [{"partition": 0, "start": 0, "new_start": 40, "records": 40}]
@@ -231,7 +233,7 @@ def test_oldest_records_of_a_topic_are_deleted_after_a_dry_run(cluster: Cluster,
     assert "can't be -2" in _refusal(shell, "topic", "trim", "trimmed", "--before", "-2", code=Exit.USAGE)
 
 
-def test_preferred_replicas_lead_again_after_an_election(cluster: Cluster, shell: Shell) -> None:
+def test_cluster_elect_makes_the_preferred_replicas_lead_again(cluster: Cluster, shell: Shell) -> None:
     create(cluster, "elected", (1, 2), (2, 1))
     with cluster.client() as client:
         client.run(ClusterAdmin(client.asynchronous).reassign({("elected", 0): (2, 1)}))

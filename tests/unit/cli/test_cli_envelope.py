@@ -17,7 +17,7 @@ RECORD = Record(42, 1_700_000_000_000, b"k", b"value", (("a", b"1"), ("b", None)
 maybe_bytes = st.none() | st.binary() | st.text().map(str.encode)
 
 
-def test_json_envelope_of_a_record_is_one_line() -> None:
+def test_record_is_written_as_one_line_of_json() -> None:
     line = envelopes(Place("t", 3), [RECORD])
     assert line.endswith(b"}\n")
     assert json.loads(line) == {
@@ -38,7 +38,7 @@ def test_json_envelope_of_a_record_is_one_line() -> None:
     headers=st.lists(st.tuples(st.text(), maybe_bytes)).map(tuple),
     timestamp=st.integers(-1, 2**63 - 1),
 )
-def test_record_with_any_bytes_survives_a_round_trip_through_the_json_envelope(
+def test_record_with_any_bytes_is_unchanged_after_it_was_written_and_read_as_json(
     key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...], timestamp: int
 ) -> None:
     line = envelopes(Place("t", 0), [Record(0, timestamp, key, value, headers)])
@@ -46,7 +46,7 @@ def test_record_with_any_bytes_survives_a_round_trip_through_the_json_envelope(
     assert read_envelope(line) == (key, value, headers, timestamp)
 
 
-def test_fields_that_are_not_utf8_are_written_in_base64_and_listed_in_the_envelope() -> None:
+def test_fields_that_are_not_utf8_are_written_in_base64_and_listed_in_the_json_object() -> None:
     shown = json.loads(
         envelopes(Place("t", 3), [RECORD._replace(value=b"\xff\xfe", headers=(("a", b"\x80"), ("b", None)))])
     )
@@ -56,7 +56,7 @@ def test_fields_that_are_not_utf8_are_written_in_base64_and_listed_in_the_envelo
     assert shown["base64"] == ["headers", "payload"]
 
 
-def test_terminal_control_characters_are_escaped() -> None:
+def test_json_of_a_record_escapes_terminal_control_characters() -> None:
     line = envelopes(Place("t", 3), [RECORD._replace(value="\x1b[2J\x7f\x9b2J".encode())])
     assert line.isascii()
     assert b"\x1b" not in line
@@ -64,7 +64,7 @@ def test_terminal_control_characters_are_escaped() -> None:
     assert read_envelope(line)[1] == "\x1b[2J\x7f\x9b2J".encode()
 
 
-def test_envelope_reader_accepts_the_fields_that_kcat_writes() -> None:
+def test_produce_accepts_the_json_fields_that_kcat_writes() -> None:
     line = b'{"topic":"t","partition":0,"offset":1,"broker":2,"tstype":"create","ts":3,"key":null,"payload":"v"}'
     assert read_envelope(line) == (None, b"v", (), 3)
 
@@ -99,6 +99,6 @@ def test_null_payload_is_a_tombstone_and_a_missing_payload_is_refused() -> None:
         (b'{"payload":"","ts":9223372036854775808}', "milliseconds"),
     ],
 )
-def test_an_invalid_envelope_is_refused_in_one_sentence(line: bytes, reason: str) -> None:
+def test_produce_refuses_an_invalid_json_object_in_one_sentence(line: bytes, reason: str) -> None:
     with pytest.raises(Failure, match=reason):
         read_envelope(line)

@@ -26,7 +26,7 @@ NULLS = Record(0, -1, None, None)
         ("plain", b"plain"),
     ],
 )
-def test_a_format_string_prints_a_record(text: str, expected: bytes) -> None:
+def test_record_is_printed_with_a_format_string(text: str, expected: bytes) -> None:
     assert compile_format(text)(PLACE, [RECORD]) == expected
 
 
@@ -42,12 +42,12 @@ def test_a_wrong_format_string_is_refused(wrong: str) -> None:
         compile_format(wrong)
 
 
-def test_values_are_printed_byte_for_byte() -> None:
+def test_format_string_prints_the_bytes_of_a_value_unchanged() -> None:
     raw = bytes(range(256))
     assert compile_format("%s")(PLACE, [Record(0, 0, None, raw)]) == raw
 
 
-def test_a_terminal_gets_escapes_for_control_characters_but_not_for_newlines() -> None:
+def test_output_on_a_terminal_escapes_control_characters_except_newlines() -> None:
     record = Record(0, 0, b"\x1b]0;owned\x07", b"a\tb\nc\x1b[2J\xff\xc2\x9b", (("h\x1b", b"\x1b"),))
     shown = compile_format("\\x1b[1m%k %s %h %S", shown=for_terminal)(PLACE, [record])
     assert shown == b"\x1b[1m" + rb"\x1b]0;owned\x07 a" + b"\tb\nc" + rb"\x1b[2J\xff\x9b h\x1b=\x1b 12"

@@ -95,18 +95,20 @@ def test_a_group_is_listed_and_described_with_its_lag(run: Run, group: str, topi
         (["--by-duration", "1h"], 10),
     ],
 )
-def test_offsets_are_reset_by_position_time_or_shift(run: Run, group: str, how: list[str], expected: int) -> None:
+def test_group_offsets_are_reset_to_a_position_to_a_time_or_by_a_shift(
+    run: Run, group: str, how: list[str], expected: int
+) -> None:
     run("reset-offsets", group, *how)
     assert offsets(run, group) == {0: expected}
 
 
-def test_a_dry_run_shows_the_reset_without_changing_offsets(run: Run, group: str) -> None:
+def test_group_reset_offsets_with_dry_run_shows_new_offsets_and_changes_none(run: Run, group: str) -> None:
     [row] = json.loads(run("reset-offsets", group, "--to-latest", "--dry-run", "--output", "json"))
     assert (row["before"], row["after"], row["result"]) == (4, 10, "would be reset")
     assert offsets(run, group) == {0: 4}
 
 
-def test_reset_offsets_accepts_topics_and_partitions_and_refuses_those_that_do_not_exist(
+def test_group_reset_offsets_takes_topics_and_partitions_and_refuses_missing_ones(
     run: Run, group: str, topic: str
 ) -> None:
     run("reset-offsets", group, "-t", topic, "--to-earliest")
@@ -118,7 +120,7 @@ def test_reset_offsets_accepts_topics_and_partitions_and_refuses_those_that_do_n
 
 
 @pytest.mark.parametrize("how", ["table", "json"])
-def test_exported_offsets_can_be_restored(run: Run, group: str, tmp_path: Path, how: str) -> None:
+def test_exported_group_offsets_can_be_restored(run: Run, group: str, tmp_path: Path, how: str) -> None:
     kept = tmp_path / "offsets"
     kept.write_text(run("export", group, "--output", how))
     run("reset-offsets", group, "--to-latest")
@@ -128,7 +130,7 @@ def test_exported_offsets_can_be_restored(run: Run, group: str, tmp_path: Path, 
     assert "as `export` writes" in run("reset-offsets", group, "--from-file", str(kept), code=Exit.USAGE)
 
 
-def test_groups_and_offsets_are_deleted(run: Run, group: str, topic: str) -> None:
+def test_group_command_deletes_groups_and_offsets(run: Run, group: str, topic: str) -> None:
     run("delete", group, "-t", topic)
     assert offsets(run, group) == {}
     run("delete", group)
@@ -137,7 +139,7 @@ def test_groups_and_offsets_are_deleted(run: Run, group: str, topic: str) -> Non
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_group_description_shows_its_members_and_offsets_of_a_group_with_members_are_not_reset(
+def test_group_with_members_is_described_and_its_offsets_cannot_be_reset(
     run: Run, penstock_session: Broker, topic: str, protocol: str
 ) -> None:
     name = f"g-{secrets.token_hex(4)}"
@@ -165,7 +167,7 @@ def test_group_description_shows_its_members_and_offsets_of_a_group_with_members
         consumer.close()
 
 
-def test_streams_group_shows_the_partitions_that_its_members_read(
+def test_description_of_a_streams_group_shows_the_partitions_of_its_members(
     run: Run, penstock_session: Broker, topic: str
 ) -> None:
     name = f"g-{secrets.token_hex(4)}"

@@ -40,7 +40,7 @@ def two_batches() -> bytes:
     return first + build_end_txn(EndTxn(True, 3), producer_id=9, producer_epoch=0, timestamp=1002, base_offset=102)
 
 
-def test_records_of_a_batch_are_shown_only_with_the_deep_option(
+def test_log_dump_shows_the_records_of_a_batch_only_with_the_deep_option(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(tmp_path / "t-0", f"{SEGMENT}.log", two_batches())
@@ -63,7 +63,7 @@ def test_records_of_a_batch_are_shown_only_with_the_deep_option(
     assert (items[4]["type"], items[4]["value"]) == ("commit", {"committed": True, "coordinator_epoch": 3})
 
 
-def test_a_corrupt_batch_is_reported_and_sets_the_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_dump_reports_a_corrupt_batch_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = bytearray(two_batches())
     data[70] ^= 0xFF
     path = written(tmp_path / "t-0", f"{SEGMENT}.log", bytes(data))
@@ -73,7 +73,7 @@ def test_a_corrupt_batch_is_reported_and_sets_the_exit_code(tmp_path: Path, caps
     assert "corrupt data found" in said.err
 
 
-def test_the_directory_name_selects_the_decoder_of_an_internal_topic(
+def test_log_dump_decodes_an_internal_topic_by_the_name_of_its_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key = encode_key(OffsetCommitKey(group="g", topic="t", partition=1))
@@ -86,14 +86,16 @@ def test_the_directory_name_selects_the_decoder_of_an_internal_topic(
     assert "type" not in dump(capsys, path, "--plain")[1]
 
 
-def test_metadata_records_show_ids_as_kafka_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_dump_shows_ids_in_metadata_records_in_kafkas_format(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     records = encode_records([TopicRecord(name="t", topic_id=bytes(15) + b"\x01")], 30, 1)
     path = written(tmp_path / "elsewhere", f"{SEGMENT}.log", build_batch(records))
     item = dump(capsys, path, "--metadata")[1]
     assert (item["type"], item["value"]) == ("TopicRecord", {"name": "t", "topic_id": "AAAAAAAAAAAAAAAAAAAAAQ"})
 
 
-def test_index_entries_are_relative_to_the_base_offset_and_end_before_preallocated_zeros(
+def test_log_dump_adds_the_base_offset_to_index_entries_and_stops_at_preallocated_zeros(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offsets = written(tmp_path / "t-0", f"{SEGMENT}.index", struct.pack(">iiii", 5, 4096, 9, 8192) + bytes(80))
@@ -102,7 +104,7 @@ def test_index_entries_are_relative_to_the_base_offset_and_end_before_preallocat
     assert [(e["timestamp"], e["offset"]) for e in dump(capsys, times)] == [(1000, 105)]
 
 
-def test_transaction_indexes_snapshots_and_checkpoints_are_dumped(
+def test_log_dump_decodes_transaction_indexes_snapshots_and_checkpoints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     aborted = written(tmp_path / "t-0", f"{SEGMENT}.txnindex", AbortedTransaction(1, 100, 110, 100).pack())
@@ -115,7 +117,7 @@ def test_transaction_indexes_snapshots_and_checkpoints_are_dumped(
     assert dump(capsys, meta)[0]["cluster.id"] == "c"
 
 
-def test_a_directory_argument_dumps_all_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_dump_of_a_directory_decodes_all_its_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written(tmp_path / "t-0", f"{SEGMENT}.log", two_batches())
     written(tmp_path / "t-0", f"{SEGMENT}.index", b"")
     assert main(["log", "dump", str(tmp_path / "t-0")]) == Exit.OK
@@ -125,11 +127,15 @@ def test_a_directory_argument_dumps_all_its_files(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("name", "code"), [("absent.log", Exit.NOT_FOUND), ("absent.index", Exit.NOT_FOUND), ("odd", Exit.NOT_FOUND)]
 )
-def test_a_missing_file_is_reported(tmp_path: Path, name: str, code: Exit, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_dump_of_a_missing_file_reports_the_file(
+    tmp_path: Path, name: str, code: Exit, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["log", "dump", str(tmp_path / name)]) == code
     assert capsys.readouterr().err.startswith("penstock: ")
 
 
-def test_an_unknown_file_is_a_usage_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_dump_of_a_file_with_an_unknown_name_is_a_usage_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["log", "dump", written(tmp_path, "notes.txt", b"hello")]) == Exit.USAGE
     assert "notes.txt is not a file of a log" in capsys.readouterr().err

@@ -89,7 +89,7 @@ def test_logdir_move_moves_a_replica_and_keeps_its_records(node: Broker, capsys:
     assert directory_of(node, name) == target
 
 
-def test_a_throttled_move_is_described_and_cancelled(node: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_throttled_logdir_move_can_be_watched_and_cancelled(node: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     name = filled(node, records=40)
     source, target = elsewhere(node, name)
     told = asked(capsys, node, "move", f"{name}-0@1", target, "--throttle", SLOW)
@@ -136,7 +136,7 @@ def test_logdir_balance_asks_for_confirmation_and_evens_out_directories(
     assert max(sizes) - min(sizes) <= 0.05 * max(sizes)
 
 
-def test_logdir_move_counts_as_failed_only_if_two_successive_checks_find_the_replica_in_its_old_directory() -> None:
+def test_logdir_move_fails_only_if_two_checks_in_a_row_find_the_replica_in_its_old_directory() -> None:
     """Kafka lists a replica in the middle of its swap only in the old directory."""
     move = DirectoryMove(("t", 0), A, B, 10)
     at = {path: Holdings([], {("t", 0): HeldReplica(path, 10)}) for path in (A, B)}
@@ -152,7 +152,7 @@ def test_logdir_move_counts_as_failed_only_if_two_successive_checks_find_the_rep
         assert going == {}
 
 
-def test_repeating_an_interrupted_logdir_balance_resumes_it(
+def test_logdir_balance_after_an_interruption_plans_only_the_remaining_moves(
     node: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = filled(node, partitions=6, records=20)
@@ -172,7 +172,7 @@ def test_repeating_an_interrupted_logdir_balance_resumes_it(
     assert asked(capsys, node, "balance", "--dry-run") == []
 
 
-def test_evacuation_empties_and_cordons_a_directory(node: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logdir_evacuate_empties_and_cordons_a_directory(node: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     filled(node, partitions=3)
     where = ("-b", node.bootstrap)
     assert "no node has" in said(capsys, "logdir", "evacuate", "/data/x", "--yes", *where, code=Exit.NOT_FOUND)

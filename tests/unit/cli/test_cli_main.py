@@ -19,19 +19,19 @@ def command(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_lists_every_noun_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command_and_the_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--help"]) == Exit.OK
     shown = capsys.readouterr().out
     assert all(noun in shown for noun in cli.NOUNS)
     assert "3 cannot connect" in shown
 
 
-def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_option_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == Exit.OK
     assert capsys.readouterr().out.startswith("penstock ")
 
 
-def test_an_unknown_noun_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["frobnicate"]) == Exit.USAGE
     assert "frobnicate" in capsys.readouterr().err
 
@@ -47,7 +47,7 @@ def test_help_imports_neither_asyncio_nor_rich_nor_the_module_of_any_command() -
 
 
 @pytest.mark.parametrize("noun", cli.NOUNS)
-def test_every_noun_has_help(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(noun: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([noun, "--help"]) == Exit.OK
     assert "usage: penstock" in capsys.readouterr().out
 
@@ -63,14 +63,16 @@ def raising(problem: BaseException) -> object:
     return action
 
 
-def test_a_failure_prints_one_line_to_stderr_and_sets_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_failed_command_prints_one_line_to_stderr_and_exits_with_the_code_of_the_failure(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run_with(raising(Failure("no such topic: create it", Exit.NOT_FOUND))) == 4
     said = capsys.readouterr()
     assert said.err == "penstock: no such topic: create it\n"
     assert said.out == ""
 
 
-def test_an_unexpected_exception_shows_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unexpected_exception_shows_no_traceback_without_the_debug_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_with(raising(ValueError("first\nsecond"))) == Exit.FAILED
     assert capsys.readouterr().err.count("\n") == 1
 

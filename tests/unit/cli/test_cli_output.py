@@ -30,7 +30,7 @@ def test_json_output_has_every_key_of_a_row(capsys: pytest.CaptureFixture[str]) 
     assert shown[1]["hidden"] == [1, 2]
 
 
-def test_empty_listing_prints_a_note_or_an_empty_json_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_listing_prints_a_note_and_with_json_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
     output.rows("table", ["topic"], [], empty="no topics")
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "no topics\n")
@@ -38,7 +38,7 @@ def test_empty_listing_prints_a_note_or_an_empty_json_list(capsys: pytest.Captur
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_output_to_a_terminal_is_a_drawn_table(
+def test_output_to_a_terminal_is_a_table_with_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -46,7 +46,9 @@ def test_output_to_a_terminal_is_a_drawn_table(
     assert "longer" in capsys.readouterr().out
 
 
-def test_one_record_is_printed_as_lines_or_as_a_json_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_single_object_is_printed_as_name_value_lines_and_with_json_as_an_object(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     output.record("table", {"id": 1, "names": ["a", "b"], "ok": True})
     assert capsys.readouterr().out == "id     1\nnames  a,b\nok     yes\n"
     output.record("json", {"id": 1})
@@ -77,7 +79,7 @@ CONTROLS = ("\x1b]", "\x1b[2J", "\x07", "\x9b", "\u202e", "\udcff", "group\n")
 
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("how", ["table", "json"])
-def test_control_characters_are_printed_as_escapes(
+def test_output_shows_control_characters_as_escapes(
     how: str, terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal)

@@ -106,7 +106,7 @@ def test_parser_knows_every_command_that_has_verbs() -> None:
         assert has_verbs(noun)
 
 
-def test_the_bootstrap_option_works_before_the_command(
+def test_bootstrap_option_before_the_command_is_used_by_the_command(
     penstock_session: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["-b", penstock_session.bootstrap, "--json", "topic", "list", "none*"]) == Exit.OK
@@ -178,7 +178,7 @@ def test_a_missing_topic_is_reported_with_a_similar_name(
         (["consume", "-t", "page-counts", "-p", "7"], Exit.NOT_FOUND, "has no partition 7: it has 1 partition"),
     ],
 )
-def test_missing_resources_are_reported_in_a_sentence(
+def test_missing_topic_group_node_or_transactional_id_is_reported_in_one_sentence(
     penstock_session: Broker, capsys: pytest.CaptureFixture[str], words: list[str], code: Exit, sentence: str
 ) -> None:
     with penstock_session.client() as client:

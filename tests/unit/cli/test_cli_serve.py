@@ -11,7 +11,9 @@ from penstock.cli.exit import Exit, Failure
 from penstock.node.storage import StorageError
 
 
-def test_slow_start_of_a_node_is_reported_repeatedly_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_start_of_a_node_is_reported_every_few_seconds_until_the_start_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     notes: list[str] = []
     announced = asyncio.Event()
 

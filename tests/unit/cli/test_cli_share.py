@@ -45,7 +45,7 @@ def consumed(broker: Broker, group: str, topic: str, count: int) -> list[bytes]:
     return values
 
 
-def test_a_share_group_is_shown_moved_and_deleted(penstock_session: Broker, run: Run) -> None:
+def test_share_command_describes_a_group_moves_its_offsets_and_deletes_it(penstock_session: Broker, run: Run) -> None:
     topic, group = (f"{kind}-{secrets.token_hex(4)}" for kind in "ts")
     penstock_session.create_topic(topic, 1)
     with penstock_session.client() as client:
@@ -93,7 +93,7 @@ def polled(consumer: Any, count: int) -> list[Any]:
     return found
 
 
-def test_records_in_flight_are_shown_released_archived_and_drained(
+def test_share_command_shows_releases_archives_and_drains_records_in_flight(
     penstock_session: Broker, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic, group = (f"{kind}-{secrets.token_hex(4)}" for kind in "ts")
@@ -121,7 +121,9 @@ def test_records_in_flight_are_shown_released_archived_and_drained(
     assert rows(run, "describe", group)[0]["lag"] == 0
 
 
-def test_a_group_without_members_has_no_records_in_flight(penstock_session: Broker, run: Run) -> None:
+def test_share_drain_of_a_group_without_members_fails_because_no_record_is_in_flight(
+    penstock_session: Broker, run: Run
+) -> None:
     topic, group = (f"{kind}-{secrets.token_hex(4)}" for kind in "ts")
     held(penstock_session, group, topic, 2)
     consumed(penstock_session, group, topic, 1)

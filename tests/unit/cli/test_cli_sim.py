@@ -15,7 +15,7 @@ from penstock.cli.main import main
 pytestmark = pytest.mark.programs
 
 
-def test_one_seed_prints_its_events_and_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sim_with_one_seed_prints_events_and_verdict_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "--seed", "4", "--profile", "crash", "--seconds", "3"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("seed 4  profile crash  3 s")
@@ -33,7 +33,7 @@ def test_json_output_of_sim_has_the_digest_of_the_trace(capsys: pytest.CaptureFi
     assert found["virtual_seconds"] > 1
 
 
-def test_a_planted_bug_is_found_and_the_run_is_shrunk(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sim_finds_a_planted_bug_and_shrinks_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--seed", "5", "--profile", "calm", "--seconds", "2", "--plant", "open-transactions-shown"]
     assert main(["sim", *words]) == 1
     told = capsys.readouterr().out
@@ -44,7 +44,7 @@ def test_a_planted_bug_is_found_and_the_run_is_shrunk(capsys: pytest.CaptureFixt
     assert line.endswith("--plant open-transactions-shown")
 
 
-def test_a_range_of_seeds_prints_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sim_with_a_range_of_seeds_prints_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--seeds", "1..2", "--profile", "calm", "--seconds", "1", "--output", "json"]
     assert main(["sim", *words]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -56,14 +56,14 @@ def test_sim_runs_seeds_in_several_processes(capsys: pytest.CaptureFixture[str])
     assert json.loads(capsys.readouterr().out)["seeds"] == 2
 
 
-def test_trace_of_sim_has_every_message_and_every_disk_change(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sim_trace_has_every_message_and_every_change_of_a_disk(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "--seed", "1", "--profile", "calm", "--seconds", "1", "--actors", "1", "--trace"]) == 0
     told = capsys.readouterr().out
     assert "< c1 " in told
     assert "disk write /data/t0-" in told
 
 
-def test_the_planted_bugs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sim_lists_the_planted_bugs(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "--plant", "list", "--output", "json"]) == 0
     assert "ack-before-fsync" in {each["name"] for each in json.loads(capsys.readouterr().out)}
 
@@ -80,13 +80,13 @@ def test_sim_with_points_writes_a_coverage_file(tmp_path: Path, capsys: pytest.C
     assert covered > found["cells_covered"] > 0
 
 
-def test_story_of_a_run_contains_its_faults_at_points(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sim_output_shows_the_fault_that_was_placed_at_a_point_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--seed", "3", "--profile", "calm", "--seconds", "2", "--at", "write segment#3:kill"]
     assert main(["sim", *words]) == 0
     assert "write segment#3: kill of n1" in capsys.readouterr().out
 
 
-def test_a_bridged_cluster_serves_until_it_is_interrupted() -> None:
+def test_sim_bridge_serves_real_clients_until_it_is_interrupted() -> None:
     words = ["sim", "--seed", "3", "--profile", "calm", "--nodes", "1", "--seconds", "600", "--bridge", "0"]
     command = [sys.executable, "-m", "penstock.cli.main", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -61,7 +61,7 @@ def test_storage_format_writes_voters_only_for_a_new_quorum(
         ("broker", SERVERS, ["--standalone"], "--standalone needs a controller: leave it out"),
     ],
 )
-def test_storage_format_refuses_options_that_would_make_two_clusters(
+def test_storage_format_refuses_flags_that_contradict_the_quorum_properties(
     tmp_path: Path, roles: str, line: str, flags: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = properties(tmp_path, roles, line)
@@ -70,7 +70,7 @@ def test_storage_format_refuses_options_that_would_make_two_clusters(
     assert not (tmp_path / "data").exists()
 
 
-def test_a_reserved_directory_id_is_refused_before_and_after_formatting(
+def test_storage_format_and_start_refuse_a_reserved_directory_id(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = properties(tmp_path, "broker,controller", SERVERS)
@@ -85,7 +85,7 @@ def test_a_reserved_directory_id_is_refused_before_and_after_formatting(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no modes")
-def test_files_of_a_node_are_accessible_to_their_owner_only(tmp_path: Path) -> None:
+def test_files_of_a_node_can_be_read_and_written_only_by_their_owner(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         with Broker(data=tmp_path / "data", topics={"t": 2}):
@@ -97,7 +97,7 @@ def test_files_of_a_node_are_accessible_to_their_owner_only(tmp_path: Path) -> N
     assert [path for path in written if path.stat().st_mode & 0o077] == []
 
 
-def test_scram_users_of_arguments_and_of_a_file_are_in_the_bootstrap_file(tmp_path: Path) -> None:
+def test_storage_format_writes_scram_users_from_arguments_and_from_a_file(tmp_path: Path) -> None:
     path = properties(tmp_path, "broker,controller")
     users = tmp_path / "users"
     users.write_text("SCRAM-SHA-512=[name=bob,password=bob-secret]\n\nSCRAM-SHA-256=[name=bob,password=bob-secret]\n")
@@ -110,7 +110,7 @@ def test_scram_users_of_arguments_and_of_a_file_are_in_the_bootstrap_file(tmp_pa
     assert b"secret" not in stored
 
 
-def test_invalid_scram_users_are_refused_before_anything_is_written(
+def test_storage_format_refuses_invalid_scram_users_before_it_writes_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = properties(tmp_path, "broker,controller")

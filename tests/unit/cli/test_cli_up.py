@@ -78,7 +78,7 @@ def test_ready_line_contains_address_and_directory_and_process_id(begin: Begin, 
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_the_ready_line_can_be_json_and_ctrl_c_stops_the_node_cleanly(begin: Begin) -> None:
+def test_command_up_prints_its_ready_line_as_json_and_stops_cleanly_at_ctrl_c(begin: Begin) -> None:
     process, line = begin("up", "--port", "0", "--ephemeral", "--output", "json")
     assert json.loads(line)["directory"] == "memory"
     assert end(process, signal.SIGINT) == Exit.OK
@@ -107,7 +107,7 @@ def test_second_signal_stops_the_command_up_without_waiting_for_a_client_that_do
     assert process.returncode == 128 + signal.SIGTERM
 
 
-def test_a_closed_output_pipe_prints_no_traceback(begin: Begin, tmp_path: Path) -> None:
+def test_command_whose_output_pipe_is_closed_prints_no_traceback(begin: Begin, tmp_path: Path) -> None:
     path = tmp_path / "recovery-point-offset-checkpoint"
     path.write_text("0\n20000\n" + "topic 0 0\n" * 20000)
     process, _ = begin("log", "dump", str(path), stderr=subprocess.PIPE)
@@ -119,7 +119,9 @@ def test_a_closed_output_pipe_prints_no_traceback(begin: Begin, tmp_path: Path) 
     assert process.wait(20) == Exit.BROKEN_PIPE
 
 
-def test_a_taken_port_is_reported_in_one_line(penstock_session: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_up_reports_a_taken_port_in_one_line(
+    penstock_session: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["up", "--ephemeral", "--port", str(penstock_session.port)]) == Exit.ADDRESS_IN_USE
     said = capsys.readouterr()
     assert said.out == ""
@@ -127,7 +129,7 @@ def test_a_taken_port_is_reported_in_one_line(penstock_session: Broker, capsys: 
     assert str(penstock_session.port) in said.err
 
 
-def test_printed_console_address_answers_requests(begin: Begin) -> None:
+def test_command_up_prints_the_address_of_the_console_and_serves_it(begin: Begin) -> None:
     process, _ = begin("up", "--port", "0", "--ephemeral")
     assert process.stdout is not None
     said = re.fullmatch(r"console (http://127\.0\.0\.1:\d+/)\n", process.stdout.readline())
@@ -140,7 +142,7 @@ def test_printed_console_address_answers_requests(begin: Begin) -> None:
     assert end(process) == Exit.OK
 
 
-def test_a_requested_console_on_a_taken_port_is_reported_in_one_line(
+def test_command_up_with_the_http_option_reports_a_taken_port_in_one_line(
     penstock_session: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     taken = f"127.0.0.1:{penstock_session.port}"
@@ -154,7 +156,7 @@ def test_a_requested_console_on_a_taken_port_is_reported_in_one_line(
     assert "--http takes PORT or HOST:PORT, not 'nowhere'" in capsys.readouterr().err
 
 
-def test_the_node_starts_without_the_default_console_if_its_port_is_taken(penstock_session: Broker) -> None:
+def test_node_starts_without_the_default_console_if_the_port_of_the_console_is_taken(penstock_session: Broker) -> None:
     from penstock.disk.memory import MemoryDisk
     from penstock.node.local import format_if_new, local_settings, make_node
 
@@ -173,7 +175,9 @@ def test_the_node_starts_without_the_default_console_if_its_port_is_taken(pensto
     asyncio.run(scenario())
 
 
-def test_a_locked_directory_is_reported_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_up_reports_a_data_directory_in_use_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with Broker(data=tmp_path):
         assert main(["up", "--port", "0", "--data", str(tmp_path)]) == Exit.STORAGE
     assert capsys.readouterr().err.count("\n") == 1
@@ -189,7 +193,7 @@ def test_a_locked_directory_is_reported_in_one_line(tmp_path: Path, capsys: pyte
         ["up", "--ephemeral", "--data", "x"],
     ],
 )
-def test_wrong_options_are_usage_errors(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_up_with_wrong_options_is_a_usage_error(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == Exit.USAGE
     assert capsys.readouterr().err
 
@@ -231,7 +235,9 @@ def test_a_node_starts_only_after_its_storage_is_formatted(
     assert "nonsense.property" in warned
 
 
-def test_a_missing_or_invalid_properties_file_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_start_reports_a_missing_or_invalid_properties_file_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["start", str(tmp_path / "absent")]) == Exit.NOT_FOUND
     wrong = tmp_path / "wrong.properties"
     wrong.write_text("num.partitions=many\n")
@@ -242,12 +248,12 @@ def test_a_missing_or_invalid_properties_file_is_reported(tmp_path: Path, capsys
     assert capsys.readouterr().err.count("\n") == 3
 
 
-def test_random_uuids_have_kafkas_format(capsys: pytest.CaptureFixture[str]) -> None:
+def test_storage_random_uuid_prints_an_id_in_kafkas_format(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["storage", "random-uuid"]) == Exit.OK
     assert re.fullmatch(r"[A-Za-z0-9_-]{22}\n", capsys.readouterr().out)
 
 
-def test_the_default_data_directory_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_data_directory_of_command_up_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.cli.up import default_data
 
     monkeypatch.delenv("PENSTOCK_DATA", raising=False)

@@ -97,7 +97,7 @@ def test_a_local_cluster_restarts_killed_nodes_and_keeps_its_data(begin: Begin, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_local_nodes_serve_old_data_on_new_ports_and_end_with_their_parent_process(
+def test_local_cluster_serves_old_data_after_a_restart_and_ends_with_its_parent_process(
     begin: Begin, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"

@@ -20,11 +20,13 @@ from penstock.node.listeners import ListenerError, plan_http
         ("node1.example:9644", "node1.example", 9644),
     ],
 )
-def test_http_address_has_a_host_and_a_port_and_the_default_host_is_loopback(text: str, host: str, port: int) -> None:
+def test_http_address_is_parsed_into_host_and_port_with_loopback_as_default_host(
+    text: str, host: str, port: int
+) -> None:
     assert parse_address(text) == HttpAddress(host, port)
 
 
-def test_https_before_the_address_means_tls() -> None:
+def test_http_address_that_begins_with_https_turns_on_tls() -> None:
     assert parse_address("https://node1:9644") == HttpAddress("node1", 9644, tls=True)
     assert parse_address("https://[::1]:9644") == HttpAddress("::1", 9644, tls=True)
     assert parse_address("http://node1:9644") == HttpAddress("node1", 9644)
@@ -43,14 +45,14 @@ def test_an_invalid_address_is_refused_with_the_expected_form(text: str) -> None
         plan_http(Settings({"penstock.http.listener": text}))
 
 
-def test_the_url_can_be_opened_on_this_machine() -> None:
+def test_url_of_the_http_listener_can_be_opened_on_the_same_machine() -> None:
     assert HttpAddress("127.0.0.1", 0).url(1234) == "http://127.0.0.1:1234/"
     assert HttpAddress("::1", 0).url(1234) == "http://[::1]:1234/"
     assert HttpAddress("0.0.0.0", 0).url(1234) == "http://localhost:1234/"
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9644", "127.0.0.1:9644", "[::1]:9644", "[::1]", "localhost."])
-def test_local_host_names_are_accepted(host: str) -> None:
+def test_host_headers_with_local_names_are_accepted(host: str) -> None:
     assert Names(HttpAddress("127.0.0.1", 9644)).allow(host)
 
 
@@ -66,11 +68,11 @@ def test_local_host_names_are_accepted(host: str) -> None:
         "localhost:x",
     ],
 )
-def test_request_with_an_unknown_host_name_is_refused(host: str) -> None:
+def test_host_headers_with_unknown_names_are_refused(host: str) -> None:
     assert not Names(HttpAddress("127.0.0.1", 9644)).allow(host)
 
 
-def test_a_wildcard_listener_accepts_any_ip_address_but_only_known_names() -> None:
+def test_wildcard_listener_accepts_host_headers_with_any_ip_address_but_only_known_names() -> None:
     names = Names(HttpAddress("0.0.0.0", 9644), ["broker-1.example"])
     assert names.allow("10.0.0.7:9644")
     assert names.allow("[fe80::1]:9644")

@@ -65,7 +65,7 @@ class Wire(asyncio.Transport):
     st.lists(st.one_of(WORDS, WORDS, st.binary(max_size=20)), max_size=30),
     st.lists(st.integers(1, 40), min_size=1, max_size=8),
 )
-def test_any_bytes_in_any_pieces_raise_no_exception(words: list[bytes], pieces: list[int]) -> None:
+def test_http_connection_raises_no_exception_for_any_bytes_in_any_pieces(words: list[bytes], pieces: list[int]) -> None:
     stream = b"".join(words)
 
     async def scenario() -> None:

@@ -57,7 +57,7 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-def test_overview_and_topics_show_the_brokers_offsets_and_leaders(broker: Broker) -> None:
+def test_overview_and_topic_pages_show_the_offsets_and_leaders_of_the_broker(broker: Broker) -> None:
     produce(broker, 10)
     until(lambda: bool(api(broker.node, "topics")["topics"][0]["end_offset"] == 10), "the records are not shown")
     [node] = api(broker.node, "cluster/overview")["brokers"]
@@ -116,7 +116,9 @@ def test_every_node_shows_all_nodes_and_reports_a_killed_node() -> None:
         )
 
 
-def test_a_large_cluster_is_shown_from_metadata_without_asking_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_console_of_a_large_cluster_shows_metadata_and_sends_no_requests_to_other_nodes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(cluster_facts, "ASK_MAX_PARTITIONS", 0)
     with Cluster(nodes=2, topics={"orders": 1}, config=HTTP) as cluster:
         rows = {row["node"]: row for row in api(cluster.node(1), "cluster/overview")["brokers"]}

@@ -48,14 +48,14 @@ def test_head_request_returns_the_headers_of_get_without_the_body() -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "10.1.2.3", "localhost.evil.example"])
-def test_a_foreign_host_header_is_refused(host: str) -> None:
+def test_request_with_a_foreign_host_header_is_refused(host: str) -> None:
     site = Site()
     assert status(answer_to(get(host=host), site)) == 421
     assert site.asked == []
 
 
 @pytest.mark.parametrize("method", ["OPTIONS", "TRACE", "CONNECT", "BREW"])
-def test_unknown_methods_are_refused(method: str) -> None:
+def test_requests_with_unknown_http_methods_are_refused(method: str) -> None:
     site = Site()
     answer = answer_to(get(method=method), site)
     assert status(answer) == 405
@@ -63,7 +63,7 @@ def test_unknown_methods_are_refused(method: str) -> None:
     assert site.asked == []
 
 
-def test_a_body_reaches_the_page_with_its_type() -> None:
+def test_request_body_reaches_the_page_with_its_content_type() -> None:
     site = Site()
     more = "Content-Length: 7\r\nContent-Type: Application/JSON; charset=utf-8\r\nConnection: close\r\n"
     assert status(answer_to(get(method="POST", more=more) + b'{"a":1}', site)) == 200
@@ -81,11 +81,11 @@ def test_a_body_reaches_the_page_with_its_type() -> None:
         ("DELETE", f"Content-Length: {'9' * 20}\r\n"),
     ],
 )
-def test_request_body_that_is_too_long_or_not_expected_is_refused(method: str, more: str) -> None:
+def test_request_body_that_is_too_long_chunked_or_sent_with_get_is_refused(method: str, more: str) -> None:
     assert status(answer_to(get(method=method, more=more))) == 413
 
 
-def test_an_empty_announced_body_is_accepted() -> None:
+def test_get_request_with_a_content_length_of_zero_is_accepted() -> None:
     assert status(answer_to(get(more="Content-Length: 0\r\nConnection: close\r\n"))) == 200
 
 
@@ -138,7 +138,7 @@ def test_request_that_arrives_in_pieces_is_handled_as_one_request() -> None:
     asyncio.run(scenario())
 
 
-def test_a_half_closed_connection_still_gets_its_answer() -> None:
+def test_client_that_closes_its_sending_side_still_gets_the_answer() -> None:
     async def slowly(request: Request) -> Response:
         await asyncio.sleep(0.01)
         return text(200, "late")
@@ -154,7 +154,7 @@ def test_connection_of_an_http_1_0_client_is_closed_after_the_answer() -> None:
     assert status(answer_to(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")) == 200
 
 
-def test_a_failing_page_is_answered_and_logged_and_the_next_request_works(caplog: pytest.LogCaptureFixture) -> None:
+def test_error_in_a_page_is_answered_and_logged_and_the_next_request_works(caplog: pytest.LogCaptureFixture) -> None:
     async def fails(request: Request) -> Response:
         if request.path == "/bad":
             raise ZeroDivisionError
@@ -229,7 +229,7 @@ def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer_to(b"") == b""
 
 
-def test_connection_is_closed_if_its_page_takes_too_long_or_its_peer_does_not_read(
+def test_connection_is_closed_if_the_page_takes_too_long_or_the_client_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connections, "ANSWER_S", 0.05)
@@ -255,7 +255,7 @@ def test_connection_is_closed_if_its_page_takes_too_long_or_its_peer_does_not_re
     asyncio.run(scenario())
 
 
-def test_a_stop_answers_pending_requests_and_closes_idle_connections() -> None:
+def test_stop_of_the_http_server_answers_pending_requests_and_closes_idle_connections() -> None:
     async def scenario() -> None:
         entered, leave = asyncio.Event(), asyncio.Event()
 
@@ -279,11 +279,11 @@ def test_a_stop_answers_pending_requests_and_closes_idle_connections() -> None:
     asyncio.run(scenario())
 
 
-def test_dates_have_the_http_format() -> None:
+def test_http_date_formats_a_timestamp_for_http_headers() -> None:
     assert http_date(784_111_777) == "Sun, 06 Nov 1994 08:49:37 GMT"
 
 
-def test_bytes_behind_a_request_in_progress_wait_in_the_kernel() -> None:
+def test_bytes_after_a_request_are_not_read_while_the_request_is_in_progress() -> None:
     """The peer can send only what fits into the buffers of the two sockets."""
 
     async def scenario() -> tuple[int, list[Request]]:

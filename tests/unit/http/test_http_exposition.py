@@ -17,7 +17,7 @@ def read(families: list[Family]) -> dict[str, dict[tuple[tuple[str, str], ...], 
     return found
 
 
-def test_labels_and_values_survive_a_round_trip() -> None:
+def test_prometheus_client_parses_the_same_labels_and_values_that_were_rendered() -> None:
     odd = 'a "quoted" \\ back\nslash, ünïcode 漢字 {}'
     family = gauge("penstock_lag", "With a \\ and\na line.")
     family.add(3, group=odd, topic="t")
@@ -47,7 +47,7 @@ def test_metric_family_without_samples_is_omitted_and_infinity_and_nan_are_rende
     assert found[(("of", "yes"),)] == 1
 
 
-def test_labels_with_lone_surrogates_do_not_break_the_page() -> None:
+def test_metric_labels_with_lone_surrogates_are_rendered() -> None:
     family = gauge("x", "Odd.")
     family.add(1, of="\ud800")
     assert read([family]) == {"x": {(("of", "?"),): 1}}

@@ -29,7 +29,7 @@ def led(partition: int, lag_records: dict[int, int], lag_ms: dict[int, int]) -> 
 PARTITIONS = (led(0, {2: 0, 3: 7}, {2: 0, 3: 40}), led(1, {2: 0, 3: 3}, {2: 0, 3: 1500}), led(2, {2: 1}, {2: 5}))
 
 
-def test_the_lag_of_each_follower_is_the_largest_and_the_sum_over_all_partitions() -> None:
+def test_metrics_have_the_largest_and_the_total_lag_of_each_follower_over_all_partitions() -> None:
     held = Held([])
     for each in PARTITIONS:
         held.add_led(each)
@@ -41,7 +41,7 @@ def test_the_lag_of_each_follower_is_the_largest_and_the_sum_over_all_partitions
     assert (held.under_replicated, held.under_min_isr) == (3, 1)
 
 
-def test_a_topics_sums_cover_all_its_partitions() -> None:
+def test_topic_metrics_sum_up_all_partitions_of_the_topic() -> None:
     sums = TopicSums()
     for each in PARTITIONS:
         sums.add(each)

@@ -45,7 +45,7 @@ def change(origin: str = "", site: str = "") -> Request:
 # --- forged changes -----------------------------------------------------------------------------------
 
 
-def test_change_request_of_a_program_or_of_the_nodes_own_console_is_accepted() -> None:
+def test_change_request_from_a_program_or_from_the_nodes_own_console_is_accepted() -> None:
     assert forged_change(change()) is None
     assert forged_change(change(origin="http://node:9644", site="same-origin")) is None
     assert forged_change(change(origin="https://NODE:9644")) is None
@@ -65,13 +65,13 @@ def test_change_request_of_a_program_or_of_the_nodes_own_console_is_accepted() -
         {"origin": "http://node:9644", "site": "cross-site"},
     ],
 )
-def test_change_request_that_a_page_of_another_site_caused_is_refused(headers: dict[str, str]) -> None:
+def test_change_request_from_a_web_page_of_another_site_is_refused(headers: dict[str, str]) -> None:
     refusal = forged_change(change(**headers))
     assert refusal is not None
     assert refusal.status == 403
 
 
-def test_read_requests_are_accepted_from_pages_of_any_site_because_such_pages_cannot_see_the_answer() -> None:
+def test_read_request_from_a_web_page_of_any_site_is_accepted() -> None:
     assert forged_change(Request("GET", "/v1/topics", origin="http://evil.example", site="cross-site")) is None
 
 
@@ -89,12 +89,12 @@ def test_roles_are_parsed_and_the_highest_role_of_a_user_applies() -> None:
     assert roles.of("User:ANN") is None
 
 
-def test_role_of_everybody_applies_to_a_user_without_a_higher_role() -> None:
+def test_user_without_a_higher_role_has_the_role_that_is_given_to_everybody() -> None:
     roles = Roles(parse_roles("view=User:*;admin=User:ann"))
     assert (roles.of("User:x"), roles.of("User:ann")) == (Role.VIEW, Role.ADMIN)
 
 
-def test_without_roles_everybody_has_every_role() -> None:
+def test_everybody_has_every_role_if_no_roles_are_configured() -> None:
     assert Roles({}).of("User:ANONYMOUS") is Role.ADMIN
 
 
@@ -106,7 +106,7 @@ def test_role_entry_that_cannot_be_parsed_is_refused_and_named_in_the_error(text
         parse_roles(text)
 
 
-def test_every_route_that_changes_something_needs_more_than_the_role_view() -> None:
+def test_every_route_that_changes_something_requires_a_higher_role_than_view() -> None:
     for route in ROUTES:
         need = route.need
         assert (need is None) == (route.template in ("/livez", "/readyz"))

@@ -6,14 +6,14 @@ from penstock.http import lag_history
 from penstock.http.lag_history import MAX_GROUPS, POINTS, SHORTEST_MS, LagHistory
 
 
-def test_samples_that_are_close_together_count_once() -> None:
+def test_lag_history_ignores_a_sample_shortly_after_the_previous_sample() -> None:
     history = LagHistory()
     assert history.add_sample("g", 1000, 5) == [(1000, 5)]
     assert history.add_sample("g", 1000 + SHORTEST_MS - 1, 7) == [(1000, 5)]
     assert history.add_sample("g", 1000 + SHORTEST_MS, 9) == [(1000, 5), (1000 + SHORTEST_MS, 9)]
 
 
-def test_samples_and_groups_are_limited_and_the_group_described_last_is_kept() -> None:
+def test_lag_history_limits_samples_and_groups_and_keeps_the_groups_described_last() -> None:
     history = LagHistory()
     for number in range(POINTS + 5):
         found = history.add_sample("g", number * SHORTEST_MS, number)

@@ -69,7 +69,9 @@ def basic(user: str, password: str) -> str:
         ("", 401),
     ],
 )
-def test_users_log_in_with_their_own_credential(header: str, principal: str | int) -> None:
+def test_http_user_logs_in_with_the_right_credential_and_gets_401_with_a_wrong_one(
+    header: str, principal: str | int
+) -> None:
     assert identified(header) == principal
 
 
@@ -78,17 +80,19 @@ def test_users_log_in_with_their_own_credential(header: str, principal: str | in
         st.text(st.characters(max_codepoint=255), max_size=50), st.builds("Basic {}".format, st.text("Yc09=+/: "))
     )
 )
-def test_any_other_header_is_refused(header: str) -> None:
+def test_random_authorization_headers_get_401(header: str) -> None:
     assert identified(header) == 401
 
 
 @given(st.binary(max_size=40))
-def test_any_other_content_of_a_basic_header_is_refused(content: bytes) -> None:
+def test_random_content_of_a_basic_authorization_header_gets_401(content: bytes) -> None:
     assert identified("Basic " + base64.b64encode(content).decode()) == 401
 
 
 @pytest.mark.parametrize("user", ["ann", "eve", "bob", "nobody"])
-def test_a_wrong_password_costs_the_same_hashes_for_every_user(user: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_of_a_wrong_password_computes_the_same_hashes_for_known_and_unknown_users(
+    user: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hashed: list[tuple[ScramMechanism, int]] = []
 
     def counting(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
@@ -100,12 +104,12 @@ def test_a_wrong_password_costs_the_same_hashes_for_every_user(user: str, monkey
     assert sorted(hashed) == [(SHA_256, 4096), (SHA_512, 4096)]
 
 
-def test_without_credentials_to_offer_everybody_is_anonymous() -> None:
+def test_every_sender_is_anonymous_if_no_kind_of_login_is_configured() -> None:
     rules = LoginRules(b"secret", lambda: b"nobody", 0.0)
     assert identified(basic("ann", "x"), rules) == "User:ANONYMOUS"
 
 
-def test_no_secret_is_shown_when_rules_or_credentials_are_printed() -> None:
+def test_repr_of_login_rules_and_credentials_contains_no_secret() -> None:
     shown = repr(LoginRules(b"process-secret", lambda: b"nobody", 0.0)) + repr(users("ann")) + repr(users("eve"))
     assert "process-secret" not in shown
     assert "ann's" not in shown

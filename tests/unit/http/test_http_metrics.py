@@ -63,7 +63,7 @@ def of(**labels: str) -> frozenset[tuple[str, str]]:
     return frozenset(labels.items())
 
 
-def test_metrics_show_the_brokers_offsets_sizes_and_lag(broker: Broker) -> None:
+def test_metrics_show_offsets_sizes_and_lag_of_the_broker(broker: Broker) -> None:
     with broker.client() as client:
         with client.producer() as producer:
             for number in range(10):
@@ -90,7 +90,7 @@ def test_metrics_show_the_brokers_offsets_sizes_and_lag(broker: Broker) -> None:
         assert found["penstock_network_sent_bytes_total"][of(listener="PLAINTEXT")] > 100
 
 
-def test_metrics_show_where_the_time_of_requests_went_by_api() -> None:
+def test_metrics_show_for_each_api_how_long_the_phases_of_its_requests_took() -> None:
     config = {"penstock.http.listener": "127.0.0.1:0", "penstock.request.timing.every": "1"}
     with Broker(topics={"orders": 1}, config=config) as broker:
         with broker.client() as client, client.producer() as producer:
@@ -148,7 +148,7 @@ def test_metrics_cover_the_node_the_quorum_and_the_cluster(broker: Broker) -> No
     assert sum(found["penstock_info"].values()) == 1
 
 
-def test_metrics_are_summed_by_topic_for_many_partitions_and_by_node_for_many_topics(
+def test_metrics_are_summed_per_topic_with_many_partitions_and_per_node_with_many_topics(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition_metrics, "PARTITIONS_MAX", 2)
@@ -177,7 +177,7 @@ def test_partitions_of_requested_topics_have_their_own_series(broker: Broker, mo
         series(broker, "?partitions=" + "x" * 5000)
 
 
-def test_metrics_have_the_delays_of_the_event_loop_and_the_bytes_of_each_log_directory(broker: Broker) -> None:
+def test_metrics_have_event_loop_delays_and_the_used_bytes_of_each_log_directory(broker: Broker) -> None:
     with broker.client() as client, client.producer() as producer:
         producer.send("orders", b"x", partition=0).result()
     found = series(broker)
@@ -207,7 +207,9 @@ def test_running_pipelines_have_metrics_with_their_lag(broker: Broker, monkeypat
     assert told[0]["queries"][0]["lag"] == 7
 
 
-def test_pipelines_of_other_clusters_are_not_listed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_and_console_leave_out_pipelines_of_other_clusters(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = broker.node.broker
     ours, theirs = uuid_to_str(here.metadata.image.topics["orders"].topic_id), uuid_to_str(bytes(range(16)))
     reads = {each: Query(each, True, 1, 2, 3, 4.0, 5, 6, (each,)) for each in (ours, theirs, "no id")}
@@ -225,7 +227,7 @@ def test_pipelines_of_other_clusters_are_not_listed(broker: Broker, monkeypatch:
     assert len(series(broker)["penstock_pipeline_running"]) == 3
 
 
-def test_every_metric_is_in_the_documentation(broker: Broker) -> None:
+def test_every_metric_is_described_in_the_documentation(broker: Broker) -> None:
     text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
     for name in series(broker):
         words = name.split("_")
@@ -233,7 +235,7 @@ def test_every_metric_is_in_the_documentation(broker: Broker) -> None:
         assert any(f"`{each}" in text for each in (name, f"{words[0]}_*", *short)), name
 
 
-def test_many_invalid_connections_do_not_harm_the_broker(broker: Broker) -> None:
+def test_broker_serves_clients_while_many_http_connections_send_invalid_bytes(broker: Broker) -> None:
     port = int(url(broker, "").rpartition(":")[2])
     with ExitStack() as crowd:
         for number in range(2 * MAX_CONNECTIONS):
@@ -251,12 +253,12 @@ def test_response_to_an_unknown_path_lists_the_known_paths(broker: Broker) -> No
         assert b"/metrics" in answer.read()
 
 
-def test_http_is_not_opened_without_its_property() -> None:
+def test_broker_opens_no_http_listener_if_the_property_is_not_set() -> None:
     with Broker() as broker:
         assert broker.node.http.url is None
 
 
-def test_moves_between_log_directories_are_counted(tmp_path: Path) -> None:
+def test_metrics_count_moves_between_log_directories(tmp_path: Path) -> None:
     config = {"penstock.http.listener": "127.0.0.1:0", "log.dirs": f"{tmp_path}/a,{tmp_path}/b"}
     with Broker(data=tmp_path / "a", topics={"orders": 1}, config=config) as broker:
         node = broker.node
@@ -276,7 +278,7 @@ def test_moves_between_log_directories_are_counted(tmp_path: Path) -> None:
     assert found["penstock_log_move_copied_bytes_total"][of()] == 0, "the log was empty"
 
 
-def test_progress_of_a_move_between_log_directories_is_measured(tmp_path: Path) -> None:
+def test_metrics_show_the_progress_of_a_move_between_log_directories(tmp_path: Path) -> None:
     config = {"penstock.http.listener": "127.0.0.1:0", "log.dirs": f"{tmp_path}/a,{tmp_path}/b"}
     with Broker(data=tmp_path / "a", topics={"orders": 1}, config=config) as broker:
         node = broker.node
@@ -303,7 +305,7 @@ def test_progress_of_a_move_between_log_directories_is_measured(tmp_path: Path) 
     assert found["penstock_log_move_seconds_left"][labels] > 0
 
 
-def test_records_of_share_groups_are_counted(broker: Broker) -> None:
+def test_metrics_count_the_records_of_share_groups(broker: Broker) -> None:
     with broker.client() as client:
         client.create_topic("jobs", 1)
         client.alter_configs(ResourceType.GROUP, "workers", [("share.auto.offset.reset", 0, "earliest")])

@@ -47,13 +47,13 @@ def queries() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("title", "query"), list(queries()), ids=lambda text: text)
-def test_every_query_names_metrics_that_exist(title: str, query: str) -> None:
+def test_every_query_of_dashboard_and_alert_rules_names_existing_metrics(title: str, query: str) -> None:
     names = set(_NAME.findall(query))
     assert names, f"{title} asks for no metric"
     assert names <= exported()
 
 
-def test_every_alert_has_a_severity_and_a_summary() -> None:
+def test_every_alert_rule_has_a_severity_and_a_summary() -> None:
     for rule in alerts():
         assert rule["labels"]["severity"] in ("warning", "critical")
         assert rule["annotations"]["summary"].endswith(".")

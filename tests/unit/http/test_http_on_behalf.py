@@ -85,7 +85,7 @@ def refused(broker: Broker, work: Callable[[AsyncClient], Awaitable[Any]]) -> Er
     return error.value.code
 
 
-def test_topics_are_created_changed_and_deleted_only_with_acls(broker: Broker) -> None:
+def test_http_caller_creates_changes_and_deletes_topics_only_with_acls(broker: Broker) -> None:
     denied = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert refused(broker, lambda client: Admin(client).create_topics([NewTopic("new", 1, 1)])) is denied
     assert refused(broker, lambda client: Admin(client).delete_topics(["closed"])) is denied
@@ -97,7 +97,7 @@ def test_topics_are_created_changed_and_deleted_only_with_acls(broker: Broker) -
     assert sorted(broker.node.broker.metadata.image.topics)[-2:] == ["closed", "open"]
 
 
-def test_the_cluster_is_changed_and_described_only_with_acls(broker: Broker) -> None:
+def test_http_caller_changes_and_describes_the_cluster_only_with_acls(broker: Broker) -> None:
     denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     assert refused(broker, lambda client: ClusterAdmin(client).reassign({("open", 0): [1]})) is denied
     assert refused(broker, lambda client: ClusterAdmin(client).reassignments()) is denied
@@ -106,7 +106,7 @@ def test_the_cluster_is_changed_and_described_only_with_acls(broker: Broker) -> 
     assert refused(broker, lambda client: Admin(client).alter_configs(ResourceType.BROKER, "1", change)) is denied
 
 
-def test_records_are_written_and_read_only_with_acls(broker: Broker) -> None:
+def test_http_caller_writes_and_reads_records_only_with_acls(broker: Broker) -> None:
     async def write(client: AsyncClient, topic: str) -> int:
         async with Producer(client, broker.node.broker.clock) as producer:
             return (await (await producer.send(topic, b"x", None))).offset
@@ -122,7 +122,7 @@ def test_records_are_written_and_read_only_with_acls(broker: Broker) -> None:
     assert refused(broker, lambda client: read(client, "closed")) is ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def test_groups_are_listed_described_and_deleted_only_with_acls(broker: Broker) -> None:
+def test_http_caller_lists_describes_and_deletes_groups_only_with_acls(broker: Broker) -> None:
     assert [row["group"] for row in as_ann(broker, lambda client: GroupAdmin(client).list())] == ["mine"]
     denied = ErrorCode.GROUP_AUTHORIZATION_FAILED
     assert refused(broker, lambda client: GroupAdmin(client).committed("other")) is denied
@@ -130,19 +130,19 @@ def test_groups_are_listed_described_and_deleted_only_with_acls(broker: Broker) 
     assert as_ann(broker, lambda client: GroupAdmin(client).committed("mine")) == {("open", 0): 0}
 
 
-def test_a_topic_without_an_acl_is_missing_from_the_list_of_topics(broker: Broker) -> None:
+def test_list_of_topics_omits_topics_for_which_the_http_caller_has_no_acl(broker: Broker) -> None:
     answer = as_ann(broker, lambda client: client.metadata())
     assert [topic.name for topic in answer.topics] == ["open"]
 
 
-def test_request_whose_access_cannot_be_checked_for_the_caller_is_not_sent(broker: Broker) -> None:
+def test_kafka_request_that_needs_a_group_member_is_not_sent_for_an_http_caller(broker: Broker) -> None:
     async def ask(client: AsyncClient) -> Any:
         return await client.request(ConsumerGroupHeartbeatRequest(group_id="mine"))
 
     assert refused(broker, ask) is ErrorCode.INVALID_REQUEST
 
 
-def test_every_api_without_access_rules_is_checked_in_another_way_or_not_sent() -> None:
+def test_every_kafka_api_without_an_acl_rule_has_its_own_check_or_is_never_sent_for_http_callers() -> None:
     unchecked = {key for key, access in ACCESS.items() if access is OPEN} - OF_CONNECTIONS
     assert unchecked <= ON_BEHALF.keys() | NEVER_SENT | ANSWERED_HERE | CONTROLLER_APIS
 
@@ -151,7 +151,7 @@ def _shown(result: str | dict[str, str]) -> str:
     return result if isinstance(result, str) else ", ".join(f"{name}: {code}" for name, code in result.items())
 
 
-def test_a_change_and_a_denial_are_audited_with_the_caller(broker: Broker) -> None:
+def test_audit_lines_about_changes_and_denials_name_the_http_caller(broker: Broker) -> None:
     refused(broker, lambda client: Admin(client).delete_topics(["closed"]))
     path = Path(broker.node.settings.str("penstock.audit.file"))
     broker.run(broker.node._audit_file.close())  # type: ignore[union-attr]
@@ -164,7 +164,7 @@ def test_a_change_and_a_denial_are_audited_with_the_caller(broker: Broker) -> No
     assert mine[0]["client_id"] == "http POST /v1/x"
 
 
-def test_a_request_to_the_controller_of_another_node_has_the_principal_of_the_caller() -> None:
+def test_request_that_is_forwarded_to_the_controller_has_the_principal_of_the_http_caller() -> None:
     with Cluster(nodes=2, topics={"t": 1}, config=CONFIG) as cluster:
         other = next(node for node in cluster.nodes if node != cluster.controller)
 

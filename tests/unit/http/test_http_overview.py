@@ -32,7 +32,7 @@ def told(found: Facts, context: NodeContext | None = None) -> list[str]:
     return list(causes(seen(found).nodes, context or NodeContext(1)))
 
 
-def test_overview_has_the_figures_of_nodes_and_topics() -> None:
+def test_overview_shows_state_and_sizes_and_rates_of_nodes_and_topics() -> None:
     found = seen(facts(), {"topic0000": Rate(1234.4, 2048.0)})
     node, topic = found.nodes[0], found.topics[0]
     assert (node["state"], node["controller"], node["leaders"], node["replicas"], node["bytes"]) == (
@@ -126,7 +126,7 @@ def test_a_move_between_log_directories_has_its_remaining_bytes_and_time() -> No
     assert row["seconds_left"] == 2.0
 
 
-def test_the_overview_of_a_large_cluster_has_a_bounded_size() -> None:
+def test_overview_of_a_large_cluster_lists_a_limited_number_of_problems() -> None:
     assert len(seen(facts(2000, isr=(1,))).attention) == ATTENTION_MAX
 
 

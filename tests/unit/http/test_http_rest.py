@@ -107,7 +107,7 @@ def filled(route: Route) -> str:
     return f"{path}?{urllib.parse.urlencode(required)}" if required else path
 
 
-def test_the_served_document_is_valid_openapi_and_names_every_route(cluster: Cluster) -> None:
+def test_openapi_document_is_valid_and_names_every_route(cluster: Cluster) -> None:
     served = ask(cluster, "GET", "/v1/openapi.json").value
     validate(served)
     assert served == json.loads(json.dumps(document(ROUTES, served["info"]["version"])))
@@ -118,7 +118,7 @@ def test_the_served_document_is_valid_openapi_and_names_every_route(cluster: Clu
 @pytest.mark.parametrize(
     "route", [each for each in ROUTES if each.name not in CALLED_ELSEWHERE], ids=lambda each: each.name
 )
-def test_every_route_answers_as_the_document_says(cluster: Cluster, route: Route) -> None:
+def test_every_route_answers_as_the_openapi_document_says(cluster: Cluster, route: Route) -> None:
     answer = ask(cluster, route.method, filled(route), BODIES.get(route.name, {} if route.body is not None else None))
     if route.name in REFUSED:
         assert (answer.status, answer.value["kafka_error"]) == REFUSED[route.name]
@@ -162,7 +162,7 @@ def _wrong(field: Field) -> Any:
 
 @pytest.mark.parametrize("route", [each for each in ROUTES if each.method in CHANGES], ids=lambda each: each.name)
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
-def test_change_whose_content_type_is_not_json_is_refused(cluster: Cluster, route: Route, kind: str) -> None:
+def test_change_request_whose_content_type_is_not_json_is_refused(cluster: Cluster, route: Route, kind: str) -> None:
     """Forms of web pages of other origins have these types."""
     assert ask(cluster, route.method, filled(route), b"{}", kind=kind).status == 415
 
@@ -211,7 +211,7 @@ def test_a_new_topic_is_visible_to_the_next_request_on_a_node_that_is_not_the_co
         assert ask(cluster, "GET", f"/v1/topics/{name}", node=follower).status == 404
 
 
-def test_lists_are_paged_and_searched(cluster: Cluster) -> None:
+def test_lists_of_the_rest_api_can_be_paged_and_searched(cluster: Cluster) -> None:
     rows = ask(cluster, "GET", "/v1/cluster/replication-status?limit=1000").value["partitions"]
     page = ask(cluster, "GET", "/v1/cluster/replication-status?limit=1&start=1").value
     assert (page["total"], page["start"]) == (len(rows), 1)
@@ -257,7 +257,7 @@ def test_records_are_appended_read_searched_and_paged(cluster: Cluster) -> None:
         assert ask(cluster, "POST", "/v1/topics/notes/records", {"records": wrong}).status == 400
 
 
-def test_records_that_unpack_to_many_bytes_are_shown_without_their_values(cluster: Cluster) -> None:
+def test_records_that_decompress_to_many_bytes_are_shown_without_their_values(cluster: Cluster) -> None:
     cluster.create_topic("bombs", 1)
     with cluster.client() as client:
         large = bytes(3 * 1024 * 1024)
@@ -334,7 +334,7 @@ def test_an_operator_can_make_the_quorums_leader_resign() -> None:
         cluster.create_topic("t", 1)
 
 
-def test_a_snapshot_is_written_on_request(cluster: Cluster) -> None:
+def test_compaction_request_without_topics_writes_a_metadata_snapshot(cluster: Cluster) -> None:
     assert ask(cluster, "POST", "/v1/cluster/compact-log", {}).value["snapshot"].endswith(".checkpoint")
 
 

@@ -43,7 +43,7 @@ def fill(broker: Broker, topic: str, values: list[bytes], partitions: int = 1, *
 # --- groups with a slash
 
 
-def test_a_group_with_a_slash_in_its_id_is_addressed_by_a_percent_encoded_slash(broker: Broker) -> None:
+def test_group_id_with_a_slash_is_written_with_a_percent_encoded_slash_in_the_path(broker: Broker) -> None:
     fill(broker, "slashed", [b"x"] * 3)
     group = "team/a b/../%2F"
     with broker.client():
@@ -139,7 +139,7 @@ def test_a_transaction_is_listed_described_and_terminated(broker: Broker) -> Non
     assert ask(broker, "POST", "/v1/transactions/none/terminate", {}).status == 404
 
 
-def test_only_an_open_transaction_is_aborted_on_a_partition(broker: Broker) -> None:
+def test_open_transaction_is_aborted_on_a_partition_and_an_unknown_start_offset_gets_404(broker: Broker) -> None:
     fill(broker, "hung", [])
     with broker.client() as client, client.producer(ProducerSettings(transactional_id="hangs")) as producer:
         producer.begin()
@@ -219,7 +219,7 @@ def test_a_search_finds_records_in_all_partitions_and_shows_its_progress(broker:
     assert ask(broker, "GET", "/v1/operations/9999").status == 404
 
 
-def test_operations_are_limited_in_number_cancelled_and_their_failures_are_shown(
+def test_operations_are_limited_in_number_and_can_be_cancelled_and_show_their_failures(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(broker, "slow", [b"x"] * 3)
@@ -247,7 +247,7 @@ def test_operations_are_limited_in_number_cancelled_and_their_failures_are_shown
     assert (failed["state"], failed["error"]) == ("failed", "the disk is full: free some space")
 
 
-def test_named_topics_are_compacted_at_once(broker: Broker) -> None:
+def test_compaction_request_compacts_the_named_topics_at_once(broker: Broker) -> None:
     fill(broker, "keyed", [b"1", b"2", b"3"], cleanup_policy="compact")
     fill(broker, "plain", [b"1"])
     assert ask(broker, "POST", "/v1/cluster/compact-log", {"topics": ["plain"]}).status == 409

@@ -22,7 +22,7 @@ def url_of(path: Path) -> str:
     return f"/console/{path.relative_to(ROOT).as_posix()}"
 
 
-def test_every_file_of_the_console_is_served_with_its_type() -> None:
+def test_every_file_of_the_console_is_served_with_its_content_type() -> None:
     files = [path for path in ROOT.rglob("*") if path.is_file()]
     assert len(files) > 20
     for path in files:
@@ -31,7 +31,7 @@ def test_every_file_of_the_console_is_served_with_its_type() -> None:
         assert answer.body == path.read_bytes()
 
 
-def test_the_page_loads_only_files_of_the_console() -> None:
+def test_console_page_loads_only_files_of_the_console() -> None:
     html = static_file(INDEX).body.decode()
     loaded = re.findall(r'(?:src|href)="([^"#]+)"', html)
     assert len(loaded) >= 6

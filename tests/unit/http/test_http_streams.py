@@ -76,7 +76,7 @@ def until(wanted: Callable[[], bool]) -> None:
         assert time.monotonic() < deadline
 
 
-def test_new_records_are_sent_as_they_are_appended_and_filtered(broker: Broker) -> None:
+def test_record_stream_sends_new_records_that_match_the_filter(broker: Broker) -> None:
     found = messages(broker, "/v1/topics/orders/records/stream?contains=wanted")
     with broker.client() as client, client.producer() as producer:
 
@@ -92,7 +92,7 @@ def test_new_records_are_sent_as_they_are_appended_and_filtered(broker: Broker) 
     found.close()
 
 
-def test_a_stream_from_an_offset_sends_the_records_from_there(broker: Broker) -> None:
+def test_record_stream_with_a_start_offset_sends_the_records_from_that_offset_on(broker: Broker) -> None:
     broker.create_topic("past", 1)
     with broker.client() as client, client.producer() as producer:
         producer.send_many("past", [(None, b"%d" % number, (), None) for number in range(5)], partition=0)
@@ -101,7 +101,7 @@ def test_a_stream_from_an_offset_sends_the_records_from_there(broker: Broker) ->
     found.close()
 
 
-def test_a_stream_that_is_far_behind_skips_records_and_says_how_many(broker: Broker) -> None:
+def test_record_stream_that_is_far_behind_skips_records_and_sends_their_number(broker: Broker) -> None:
     broker.create_topic("much", 1)
     with broker.client() as client, client.producer() as producer:
         producer.send_many("much", [(None, bytes(1000), (), None)] * 2000, partition=0)
@@ -115,13 +115,13 @@ def test_a_stream_that_is_far_behind_skips_records_and_says_how_many(broker: Bro
     found.close()
 
 
-def test_wrong_requests_for_a_stream_of_records_are_refused(broker: Broker) -> None:
+def test_record_stream_with_wrong_parameters_is_refused(broker: Broker) -> None:
     assert rest(broker, "GET", "/v1/topics/none/records/stream").status == 404
     assert rest(broker, "GET", "/v1/topics/orders/records/stream?partition=9").status == 404
     assert rest(broker, "GET", "/v1/topics/orders/records/stream?offset=0").status == 400
 
 
-def test_events_are_sent_as_they_happen(broker: Broker) -> None:
+def test_event_stream_sends_each_new_event_of_the_cluster(broker: Broker) -> None:
     found = messages(broker, f"/v1/events/stream?{urllib.parse.urlencode({'kind': 'topic', 'last': 0})}")
     numbers = itertools.count()
     with repeating(lambda: broker.create_topic(f"made-{next(numbers)}", 1)):
@@ -130,7 +130,7 @@ def test_events_are_sent_as_they_happen(broker: Broker) -> None:
     found.close()
 
 
-def test_streams_are_limited_in_number_and_a_closed_stream_makes_room(
+def test_streams_are_limited_in_number_and_a_closed_stream_allows_a_new_one(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "HEARTBEAT_S", 0.1)
@@ -179,7 +179,7 @@ def streaming(source: Source, all_streams: Streams) -> Site:
     return Site(answer)
 
 
-def test_a_stream_that_ends_leaves_the_connection_usable() -> None:
+def test_connection_can_be_used_again_after_a_stream_has_ended() -> None:
     async def scenario() -> bytes:
         source, counted = Source(message("n", 1), 2), Streams()
         async with serving(streaming(source, counted)) as (_, port):
@@ -193,7 +193,7 @@ def test_a_stream_that_ends_leaves_the_connection_usable() -> None:
     assert answer.count(b"event: n\ndata: 1\n\n") == 2
 
 
-def test_the_head_of_a_stream_is_answered_without_its_body() -> None:
+def test_head_request_for_a_stream_is_answered_without_a_body() -> None:
     async def scenario() -> None:
         source, counted = Source(b"x"), Streams()
         async with serving(streaming(source, counted)) as (_, port):
@@ -203,7 +203,9 @@ def test_the_head_of_a_stream_is_answered_without_its_body() -> None:
     asyncio.run(scenario())
 
 
-def test_a_peer_that_reads_nothing_is_cut_off_and_nothing_is_buffered_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_that_reads_nothing_from_a_stream_is_cut_off_and_no_data_is_buffered_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(connection, "SLOW_S", 0.2)
 
     async def scenario() -> None:
@@ -221,7 +223,7 @@ def test_a_peer_that_reads_nothing_is_cut_off_and_nothing_is_buffered_for_it(mon
     asyncio.run(scenario())
 
 
-def test_a_stream_is_closed_when_its_peer_goes_away_and_when_the_server_stops() -> None:
+def test_stream_is_closed_when_the_client_disconnects_and_when_the_server_stops() -> None:
     async def scenario() -> None:
         counted = Streams()
         source = Source(b": alive\n\n")
@@ -254,7 +256,7 @@ def test_a_stream_is_closed_when_its_peer_goes_away_and_when_the_server_stops() 
     asyncio.run(scenario())
 
 
-def test_a_stream_of_a_topic_that_is_deleted_ends_with_the_reason(broker: Broker) -> None:
+def test_record_stream_ends_with_the_reason_when_its_topic_is_deleted(broker: Broker) -> None:
     broker.create_topic("gone", 1)
     found = messages(broker, "/v1/topics/gone/records/stream?partition=0&offset=0")
     with broker.client() as client, client.producer() as producer:

@@ -9,7 +9,7 @@ import pytest
 from penstock.http.view import LONGEST_S, Cached, cached_s
 
 
-def test_concurrent_requests_share_a_value_until_it_expires() -> None:
+def test_concurrent_requests_share_a_cached_value_until_it_expires() -> None:
     async def scenario() -> None:
         looks = 0
         keep_s = 1000.0
@@ -30,7 +30,7 @@ def test_concurrent_requests_share_a_value_until_it_expires() -> None:
     asyncio.run(scenario())
 
 
-def test_a_failure_of_the_shared_lookup_reaches_the_requests_that_were_not_cancelled() -> None:
+def test_failed_computation_of_a_cached_value_fails_all_waiting_requests_that_were_not_cancelled() -> None:
     async def scenario() -> None:
         go_on = asyncio.Event()
 

@@ -117,7 +117,7 @@ def test_client_logs_in_with_a_token_as_its_owner_until_the_token_is_expired(mec
     with_node(scenario)
 
 
-def test_tokens_are_seen_by_their_users_and_by_clients_with_an_acl() -> None:
+def test_delegation_tokens_are_described_to_their_owner_and_to_users_with_an_acl() -> None:
     async def scenario(node: Node, port: int) -> None:
         ann, bob = await connect(port, Login("PLAIN", "ann", "b")), await connect(port, Login("PLAIN", "bob", "c"))
         admin = await connect(port, Login("PLAIN", "admin", "a"))
@@ -175,7 +175,7 @@ def test_client_with_describe_permission_on_one_token_sees_only_that_token() -> 
     with_node(scenario)
 
 
-def test_tokens_of_many_owners_are_described_without_comparing_each_owner_with_each_token() -> None:
+def test_describe_tokens_request_with_many_owners_compares_each_token_only_once() -> None:
     async def scenario(node: Node, port: int) -> None:
         ann = await connect(port, Login("PLAIN", "ann", "b"))
         for _ in range(100):
@@ -203,7 +203,7 @@ def test_tokens_of_many_owners_are_described_without_comparing_each_owner_with_e
     with_node(scenario)
 
 
-def test_tokens_are_disabled_without_a_secret() -> None:
+def test_delegation_tokens_are_disabled_if_no_secret_key_is_set() -> None:
     async def scenario(node: Node, port: int) -> None:
         ann = await connect(port, Login("PLAIN", "ann", "b"))
         for request in (creation(), describe.DescribeDelegationTokenRequest(owners=None)):
@@ -225,7 +225,7 @@ def macs() -> TokenMacs:
     return TokenMacs("cluster-secret")
 
 
-def test_owner_may_have_a_limited_number_of_tokens() -> None:
+def test_one_owner_may_have_only_a_limited_number_of_delegation_tokens() -> None:
     image, _ = with_token()
     token = image.delegation_tokens["id"]
     many = {str(number): token for number in range(MAX_TOKENS_PER_OWNER)}
@@ -238,7 +238,7 @@ def test_owner_may_have_a_limited_number_of_tokens() -> None:
     assert create_token(image, creation(), RULES, "User:ann", 0, dice).records
 
 
-def test_token_is_found_by_its_hmac_and_each_hmac_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delegation_token_is_found_by_its_hmac_and_each_hmac_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     computed: list[str] = []
 
     def counted(secret: str, token_id: str) -> bytes:
@@ -260,7 +260,7 @@ def test_token_is_found_by_its_hmac_and_each_hmac_is_computed_once(monkeypatch: 
     assert TokenMacs(None).find(tokens, token_hmac("cluster-secret", "7")) is None
 
 
-def test_lifetime_of_a_token_is_limited_by_the_settings() -> None:
+def test_lifetime_of_a_delegation_token_is_limited_by_the_settings() -> None:
     dice = random.Random(1)
     for asked, most, until in ((-1, 7_000, 1_000), (500, 500, 500), (90_000, 7_000, 1_000)):
         made = create_token(IMAGE, creation(max_lifetime_ms=asked), RULES, "User:ann", 0, dice)
@@ -268,7 +268,7 @@ def test_lifetime_of_a_token_is_limited_by_the_settings() -> None:
 
 
 @pytest.mark.parametrize("principal", ["User:ann", "User:carl"])
-def test_token_is_renewed_up_to_its_maximum_lifetime(principal: str) -> None:
+def test_delegation_token_can_be_renewed_up_to_its_maximum_lifetime(principal: str) -> None:
     image, mac = with_token()
     for period, until in ((-1, 1_900), (3_000, 3_900), (90_000, 7_000)):
         request = renew.RenewDelegationTokenRequest(hmac=mac, renew_period_ms=period)
@@ -287,7 +287,7 @@ def test_token_is_renewed_up_to_its_maximum_lifetime(principal: str) -> None:
         (None, "User:ann", 1_001, ErrorCode.DELEGATION_TOKEN_EXPIRED),
     ],
 )
-def test_other_users_and_expired_tokens_are_refused(
+def test_other_users_cannot_renew_or_expire_a_token_and_nobody_can_after_its_expiration(
     mac: bytes | None, principal: str, now_ms: int, code: ErrorCode
 ) -> None:
     image, right = with_token()
@@ -299,7 +299,7 @@ def test_other_users_and_expired_tokens_are_refused(
     assert refused.value.code is code
 
 
-def test_login_finds_a_token_until_it_expires_although_its_maximum_lifetime_is_longer() -> None:
+def test_login_with_a_token_is_refused_after_its_expiry_even_within_its_maximum_lifetime() -> None:
     image, _ = with_token()
     now_ms = [0]
     users = TokenUsers("cluster-secret", lambda: image.delegation_tokens, lambda: now_ms[0])
@@ -309,14 +309,14 @@ def test_login_finds_a_token_until_it_expires_although_its_maximum_lifetime_is_l
         assert token is None or token.expires_ms == 1_000
 
 
-def test_expired_tokens_are_removed() -> None:
+def test_controller_removes_expired_delegation_tokens() -> None:
     image, _ = with_token()
     assert remove_expired(image, 1_000).records == []
     (record,) = remove_expired(image, 1_001).records
     assert record.token_id == "id"
 
 
-def test_renewer_of_a_token_that_is_not_a_user_is_refused() -> None:
+def test_token_creation_with_a_renewer_that_is_not_a_user_is_refused() -> None:
     request = creation()
     request.renewers = [create.CreatableRenewers(principal_type="Group", principal_name="x")]
     with pytest.raises(KafkaError) as refused:

@@ -46,7 +46,7 @@ KINDS: list[tuple[str, str, Any, tuple[int, int, int, int]]] = [
 ]
 
 
-def test_each_role_may_use_its_kinds_of_routes_and_no_other_routes() -> None:
+def test_http_user_may_use_only_the_routes_that_the_users_role_allows() -> None:
     async def scenario(node: Node) -> None:
         http = Http(node)
         for method, path, body, statuses in KINDS:
@@ -58,7 +58,7 @@ def test_each_role_may_use_its_kinds_of_routes_and_no_other_routes() -> None:
     with_node(scenario, {**SECURED, **ROLES, **jaas})
 
 
-def test_with_an_authorizer_the_acls_of_the_http_user_decide() -> None:
+def test_acls_limit_what_an_http_user_may_do_if_an_authorizer_is_set() -> None:
     async def scenario(node: Node) -> None:
         http = Http(node)
         for topic in ("open", "closed"):
@@ -120,7 +120,7 @@ BODIES: dict[str, Any] = {
 PATHS = {"node": "1", "resource": "topics", "operation": "1"}
 
 
-def test_a_user_without_acls_changes_nothing_and_sees_nothing_on_any_route() -> None:
+def test_http_user_without_acls_can_neither_change_nor_read_anything_on_any_route() -> None:
     async def scenario(node: Node) -> None:
         http = Http(node)
         assert (await http.ask("/v1/topics", ADMIN, method="POST", body={"name": "hidden"})).status == 201
@@ -146,7 +146,7 @@ def test_a_user_without_acls_changes_nothing_and_sees_nothing_on_any_route() -> 
     with_node(scenario, {**SECURED, **AUTHORIZER})
 
 
-def test_the_result_of_an_operation_is_hidden_from_users_without_its_acls() -> None:
+def test_operation_is_hidden_from_users_who_neither_started_it_nor_are_administrators() -> None:
     async def scenario(node: Node) -> None:
         http = Http(node)
         assert (await http.ask("/v1/topics", ADMIN, method="POST", body={"name": "t"})).status == 201
@@ -161,7 +161,7 @@ def test_the_result_of_an_operation_is_hidden_from_users_without_its_acls() -> N
     with_node(scenario, {**SECURED, **AUTHORIZER})
 
 
-def test_topics_to_which_only_nodes_write_cannot_be_written_over_http() -> None:
+def test_records_for_an_internal_topic_are_refused_over_http() -> None:
     async def scenario(node: Node) -> None:
         http = Http(node)
         await node.broker.topic_creator.ensure("__penstock_events")
@@ -174,7 +174,7 @@ def test_topics_to_which_only_nodes_write_cannot_be_written_over_http() -> None:
     with_node(scenario, {**SECURED, **AUTHORIZER})
 
 
-def test_a_stream_ends_when_its_user_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_http_stream_ends_when_the_user_who_reads_it_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "STREAM_CHECK_S", 0.0)
     monkeypatch.setattr(events, "HEARTBEAT_S", 0.0)
     monkeypatch.setattr(events, "LOOK_EVERY_S", 0.01)

@@ -33,7 +33,7 @@ from penstock.protocol.messages import api_51_alter_user_scram_credentials as sc
 from penstock.security.scram import ScramMechanism
 
 
-def test_the_users_of_the_kafka_listener_log_in_over_http_and_others_are_asked_for_a_password() -> None:
+def test_users_of_the_kafka_listener_can_log_in_over_http_and_other_senders_get_401() -> None:
     async def scenario(node: Node) -> None:
         http = Http(node)
         for path in ("/", "/metrics", "/api/cluster", "/v1/topics", "/v1/nothing", "/nothing"):
@@ -48,7 +48,7 @@ def test_the_users_of_the_kafka_listener_log_in_over_http_and_others_are_asked_f
     with_node(scenario, SECURED)
 
 
-def test_every_route_but_the_probes_asks_for_a_login() -> None:
+def test_every_route_except_the_health_probes_requires_a_login() -> None:
     async def scenario(node: Node) -> None:
         http = Http(node)
         for route in ROUTES:
@@ -59,7 +59,7 @@ def test_every_route_but_the_probes_asks_for_a_login() -> None:
     with_node(scenario, SECURED)
 
 
-def test_a_page_of_another_site_cannot_use_the_login_that_a_browser_remembers() -> None:
+def test_change_that_a_browser_sends_for_a_page_of_another_site_is_refused_despite_the_login() -> None:
     async def scenario(node: Node) -> None:
         genuine = Http.request("/v1/topics", ANN, method="POST", body={"name": "made"})
         forged = genuine.replace(b"Host: localhost", b"Host: localhost\r\nOrigin: http://evil.example")
@@ -70,7 +70,7 @@ def test_a_page_of_another_site_cannot_use_the_login_that_a_browser_remembers() 
     with_node(scenario, SECURED)
 
 
-def test_a_wrong_password_and_an_unknown_user_get_the_same_answer_and_lose_the_connection() -> None:
+def test_wrong_password_and_unknown_user_get_the_same_answer_and_the_connection_is_closed() -> None:
     async def scenario(node: Node) -> None:
         http = Http(node)
         await set_password(node, "eve", "right", ScramMechanism.SHA_512)
@@ -101,7 +101,7 @@ def test_a_wrong_password_and_an_unknown_user_get_the_same_answer_and_lose_the_c
         "secret",
     ],
 )
-def test_a_malformed_credential_is_refused(header: str) -> None:
+def test_http_request_with_a_malformed_credential_is_refused(header: str) -> None:
     async def scenario(node: Node) -> None:
         assert (await Http(node).ask("/v1/topics", header=header)).status == 401
 
@@ -125,7 +125,9 @@ def test_a_changed_or_removed_scram_password_takes_effect_at_the_next_request() 
     with_node(scenario, SECURED)
 
 
-def test_right_password_is_hashed_once_and_a_wrong_password_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_correct_http_password_is_hashed_once_and_a_wrong_password_at_each_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     checked: list[str] = []
     check = http_login._check
 
@@ -144,7 +146,7 @@ def test_right_password_is_hashed_once_and_a_wrong_password_each_time(monkeypatc
     with_node(scenario, SECURED)
 
 
-def test_remembered_passwords_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_remembered_http_passwords_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_login, "MAX_REMEMBERED", 1)
 
     async def scenario(node: Node) -> None:
@@ -157,7 +159,9 @@ def test_remembered_passwords_are_limited(monkeypatch: pytest.MonkeyPatch) -> No
     with_node(scenario, SECURED)
 
 
-def test_a_failed_login_is_audited_and_no_password_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_http_login_gets_an_audit_line_and_no_password_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     path = tmp_path / "audit.log"
 
@@ -172,7 +176,7 @@ def test_a_failed_login_is_audited_and_no_password_is_logged(tmp_path: Path, cap
         assert secret not in caplog.text + path.read_text()
 
 
-def test_the_answer_to_a_wrong_password_is_delayed() -> None:
+def test_http_answer_to_a_wrong_password_is_delayed() -> None:
     async def scenario(node: Node) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -214,7 +218,7 @@ def test_node_refuses_to_start_with_invalid_http_settings(properties: dict[str, 
         make_node(local_settings("/data", port=0, overrides={**PLAINTEXT, **properties}), MemoryDisk(), seed=1)
 
 
-def test_the_logins_of_one_host_that_are_checked_at_a_time_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_password_checks_of_one_host_at_a_time_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     ready = threading.Event()
 
     def slow(known: Any, password: str, secret: bytes) -> bool:
@@ -238,7 +242,7 @@ def test_the_logins_of_one_host_that_are_checked_at_a_time_are_limited(monkeypat
     with_node(scenario, SECURED)
 
 
-def test_headers_that_are_too_long_are_refused_before_a_login() -> None:
+def test_http_request_with_too_long_headers_is_refused_before_its_login_is_checked() -> None:
     async def scenario(node: Node) -> None:
         assert (await Http(node).ask("/", header="Basic " + "A" * 20_000)).status == 431
         twice = b"GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic YQ==\r\nAuthorization: Basic Yg==\r\n\r\n"

@@ -64,7 +64,7 @@ async def server_name(port: int, tls: ssl.SSLContext) -> str:
     return str(dict(field[0] for field in certificate["subject"])["commonName"])
 
 
-def test_a_peer_without_tls_gets_nothing_from_a_tls_listener(tmp_path: Path) -> None:
+def test_client_without_tls_gets_no_answer_from_an_https_listener(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
         assert node.http.url is not None
         port = int(node.http.url.rstrip("/").rpartition(":")[2])
@@ -82,7 +82,7 @@ def with_certificate(authority: Authority, name: str) -> ssl.SSLContext:
     return context
 
 
-def test_a_client_certificate_is_a_login_and_is_mapped_to_its_user(tmp_path: Path) -> None:
+def test_http_client_certificate_is_mapped_to_a_user_and_replaces_the_login(tmp_path: Path) -> None:
     authority, stranger = Authority(tmp_path, "ca"), Authority(tmp_path, "other")
 
     async def scenario(node: Node) -> None:
@@ -111,7 +111,7 @@ def _trusting(authority: Authority, signer: Authority, name: str) -> ssl.SSLCont
     return context
 
 
-def test_a_certificate_replaces_the_password_only_if_http_asks_for_certificates_itself(tmp_path: Path) -> None:
+def test_client_certificate_replaces_the_password_only_if_client_auth_is_set_for_http(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
     secured = {**SECURED, **over_tls(authority)}
 
@@ -129,7 +129,7 @@ def test_a_certificate_replaces_the_password_only_if_http_asks_for_certificates_
     with_node(as_login, {**secured, "listener.name.http.ssl.client.auth": "requested"})
 
 
-def test_access_tokens_are_accepted_until_they_expire(tmp_path: Path) -> None:
+def test_http_access_tokens_are_accepted_until_they_expire(tmp_path: Path) -> None:
     issuer = TokenIssuer()
     token = "sasl.oauthbearer.jwks.endpoint.url"
 
@@ -153,7 +153,7 @@ def test_access_tokens_are_accepted_until_they_expire(tmp_path: Path) -> None:
     )
 
 
-def test_unencrypted_http_that_other_machines_can_reach_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_node_warns_about_unencrypted_http_that_other_machines_can_reach(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(node: Node) -> None:
         assert "passwords and data travel in clear text" in caplog.text
 

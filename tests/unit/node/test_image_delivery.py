@@ -63,7 +63,7 @@ class Parts:
         return list(self.called)
 
 
-def test_image_before_registration_reaches_only_three_parts_of_the_node() -> None:
+def test_metadata_image_before_registration_reaches_only_three_parts_of_the_node() -> None:
     parts = Parts()
     parts.delivery.start()
     assert parts.show(SECOND) == FROM_THE_START
@@ -77,7 +77,7 @@ def test_image_before_registration_reaches_only_three_parts_of_the_node() -> Non
         (False, True, [*FROM_THE_START, "access", "quotas", "telemetry", "token_macs", "event_topic"]),
     ],
 )
-def test_an_image_reaches_each_part_of_the_node_in_a_fixed_order(
+def test_metadata_image_reaches_the_parts_of_the_node_in_a_fixed_order(
     is_broker: bool, is_controller: bool, expected: list[str]
 ) -> None:
     parts = Parts(is_broker=is_broker, is_controller=is_controller)
@@ -86,7 +86,7 @@ def test_an_image_reaches_each_part_of_the_node_in_a_fixed_order(
     assert parts.show(SECOND) == expected
 
 
-def test_stray_logs_are_renamed_after_the_first_image() -> None:
+def test_stray_logs_are_renamed_after_the_first_metadata_image() -> None:
     parts = Parts()
     parts.delivery.start()
     parts.delivery.follow()
@@ -94,7 +94,7 @@ def test_stray_logs_are_renamed_after_the_first_image() -> None:
     assert parts.befores == [None]
 
 
-def test_image_that_failed_in_part_is_applied_again_with_the_next_image() -> None:
+def test_part_that_failed_to_apply_an_image_gets_all_changes_with_the_next_image() -> None:
     parts = Parts()
     parts.delivery.start()
     parts.delivery.follow()

@@ -4,7 +4,7 @@ from penstock.metadata.configs.settings import Settings
 from penstock.node.listeners import ListenerError, plan_listeners, protected_listeners
 
 
-def test_a_listener_is_advertised_as_bound_by_default() -> None:
+def test_listener_without_an_advertised_address_advertises_its_own_address() -> None:
     settings = Settings({"listeners": "PLAINTEXT://127.0.0.1:9092"})
     (plan,) = plan_listeners(settings)
     assert (plan.name, plan.host, plan.port) == ("PLAINTEXT", "127.0.0.1", 9092)
@@ -19,9 +19,7 @@ def test_a_listener_is_advertised_as_bound_by_default() -> None:
         ("PLAINTEXT://:1,CLIENTS://:2,CONTROLLER://:3", {"PLAINTEXT", "CONTROLLER"}),
     ],
 )
-def test_inter_node_listeners_are_protected_if_clients_have_their_own_listener(
-    listeners: str, protected: set[str]
-) -> None:
+def test_listeners_for_other_nodes_are_exempt_from_max_connections(listeners: str, protected: set[str]) -> None:
     names = "CLIENTS:PLAINTEXT,PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT"
     settings = Settings(
         {"listeners": listeners, "listener.security.protocol.map": names, "controller.listener.names": "CONTROLLER"}
@@ -29,7 +27,7 @@ def test_inter_node_listeners_are_protected_if_clients_have_their_own_listener(
     assert protected_listeners(settings, plan_listeners(settings)) == protected
 
 
-def test_advertised_listeners_and_named_protocols_are_honoured() -> None:
+def test_listener_plan_has_the_advertised_address_and_the_controller_flag_from_the_properties() -> None:
     settings = Settings(
         {
             "listeners": "INSIDE://:9092,CONTROLLER://:9093",

@@ -45,13 +45,13 @@ def test_new_directories_become_one_cluster_in_which_all_nodes_are_voters() -> N
     assert not format_new(disks, nodes, CONTROLLERS, host="127.0.0.1", random=chance, now_ms=1)
 
 
-def test_formatted_directory_of_a_joining_node_has_no_voters() -> None:
+def test_directory_that_is_formatted_for_a_joining_node_contains_no_voters() -> None:
     disk = MemoryDisk()
     format_storage(disk, FormatPlan(("/4",), 4, joins=True), random=random.Random(1), now_ms=1)
     assert not disk.exists("/4/__cluster_metadata-0")
 
 
-def test_a_duplicate_voter_is_refused_before_anything_is_written() -> None:
+def test_format_with_a_duplicate_voter_is_refused_before_any_file_is_written() -> None:
     disk = MemoryDisk()
     twice = (Voter(1, b"a" * 16, ()), Voter(1, b"b" * 16, ()))
     with pytest.raises(StorageError, match="name a node twice"):

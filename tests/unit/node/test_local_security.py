@@ -28,7 +28,7 @@ def test_local_security_files_are_created_once_and_readable_by_their_owner_only(
     assert min(map(len, first.passwords.values())) >= 32
 
 
-def test_nodes_accept_each_other_with_the_generated_certificates(tmp_path: Path) -> None:
+def test_nodes_with_the_generated_certificates_accept_connections_from_each_other(tmp_path: Path) -> None:
     made = local_security(str(tmp_path), "127.0.0.1").properties()
     properties = {name: value for name, value in made.items() if name.startswith("ssl.")}
     material = read_material(properties, read_file)
@@ -36,7 +36,7 @@ def test_nodes_accept_each_other_with_the_generated_certificates(tmp_path: Path)
 
 
 @pytest.mark.parametrize("change", ["another host", "it expires soon"])
-def test_certificate_is_renewed_by_the_same_authority(tmp_path: Path, change: str) -> None:
+def test_new_node_certificate_is_signed_by_the_existing_certificate_authority(tmp_path: Path, change: str) -> None:
     now = datetime.now(UTC)
     before = local_security(str(tmp_path), "127.0.0.1", now)
     key, ca = (Path(path).read_bytes() for path in (before.key_store, before.ca))

@@ -192,7 +192,7 @@ class Cluster:
 
 
 @pytest.mark.parametrize("static", [False, True], ids=["voters in the log", "voters in the properties"])
-def test_three_nodes_form_a_cluster_and_each_can_create_topics(static: bool) -> None:
+def test_three_nodes_form_a_cluster_in_which_each_node_can_create_topics(static: bool) -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3], static=static)
         await cluster.start()
@@ -228,7 +228,7 @@ def test_the_cluster_continues_when_the_active_controller_stops_or_dies() -> Non
     run(scenario)
 
 
-def test_killed_controller_is_replaced_before_a_fetch_timeout_ends() -> None:
+def test_killed_controller_is_replaced_before_the_fetch_timeout_of_the_quorum_ends() -> None:
     """The failover takes about 70 ms on an idle machine; the test asserts only that no timeout has to expire."""
 
     async def scenario() -> None:
@@ -242,7 +242,7 @@ def test_killed_controller_is_replaced_before_a_fetch_timeout_ends() -> None:
     run(scenario)
 
 
-def test_nodes_that_stop_together_do_not_wait_for_each_other() -> None:
+def test_nodes_that_are_stopped_at_the_same_time_do_not_wait_for_each_other() -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3])
         await cluster.start()
@@ -292,7 +292,7 @@ def test_brokers_describe_the_quorum_and_controllers_describe_the_controllers() 
     run(scenario)
 
 
-def test_a_voter_with_an_empty_disk_follows_and_does_not_vote(caplog: pytest.LogCaptureFixture) -> None:
+def test_voter_that_restarts_with_an_empty_disk_becomes_an_observer(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3])
         await cluster.start()
@@ -351,7 +351,7 @@ def test_node_refuses_a_disk_of_another_cluster_and_does_not_modify_it(
     run(scenario)
 
 
-def test_a_controller_of_another_cluster_refuses_requests(
+def test_controller_of_another_cluster_is_refused_by_the_quorum(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.broker.controlplane.lifecycle.REGISTRATION_TRY_MS", 300)
@@ -393,7 +393,9 @@ def test_a_controller_of_another_cluster_refuses_requests(
         ({"controller.quorum.voters": "1@a:1,2@b:2"}, "format --cluster-id"),
     ],
 )
-def test_a_wiped_disk_is_not_formatted_automatically(properties: dict[str, str], command: str) -> None:
+def test_node_with_an_empty_disk_does_not_start_and_the_error_names_the_format_command(
+    properties: dict[str, str], command: str
+) -> None:
     async def scenario() -> None:
         listeners = "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0"
         given = {"node.id": "1", "listeners": listeners, "controller.listener.names": "CONTROLLER"}
@@ -444,13 +446,15 @@ def test_node_refuses_properties_from_which_no_quorum_can_form(properties: dict[
         make_node(Settings(given), MemoryDisk(), seed=1)
 
 
-def test_the_properties_set_the_byte_limit_of_quorum_fetches() -> None:
+def test_property_sets_the_byte_limit_of_fetches_from_the_metadata_log() -> None:
     config = plan_quorum(Settings({"controller.quorum.fetch.max.bytes": "4096"}), ("CONTROLLER",)).config
     assert config.fetch_max_bytes == 4096
 
 
 @pytest.mark.parametrize(("timeout", "wait_ms"), [(None, 500), ("6000", 1500), ("1", 1)])
-def test_a_quorum_fetch_waits_for_a_quarter_of_the_fetch_timeout(timeout: str | None, wait_ms: int) -> None:
+def test_fetch_from_the_metadata_log_waits_for_a_quarter_of_the_fetch_timeout(
+    timeout: str | None, wait_ms: int
+) -> None:
     chosen = {} if timeout is None else {"controller.quorum.fetch.timeout.ms": timeout}
     assert plan_quorum(Settings(chosen), ("CONTROLLER",)).config.fetch_max_wait_ms == wait_ms
 

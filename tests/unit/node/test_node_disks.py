@@ -104,7 +104,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 # --- failing directories --------------------------------------------------------------------------------------------
 
 
-def test_one_failed_directory_of_two_leaves_the_node_running() -> None:
+def test_node_with_two_log_directories_keeps_running_after_one_of_them_has_failed() -> None:
     async def scenario() -> None:
         user = Disks(metadata_log_dir=META)
         await user.node.start()
@@ -142,7 +142,7 @@ def test_a_node_whose_log_directories_have_all_failed_stops_with_the_reason() ->
     run(scenario)
 
 
-def test_disk_failure_of_a_partition_in_the_directory_of_the_metadata_log_stops_the_node() -> None:
+def test_write_error_of_a_partition_in_the_directory_of_the_metadata_log_stops_the_node() -> None:
     """The metadata log of this node is in directory A, and has not failed itself yet."""
 
     async def scenario() -> None:
@@ -235,7 +235,7 @@ def test_the_minimum_free_space_can_be_lowered_on_a_running_node() -> None:
     run(scenario)
 
 
-def test_free_space_is_not_read_if_no_limit_is_set() -> None:
+def test_free_disk_space_is_not_checked_if_the_limit_is_zero() -> None:
     async def scenario() -> None:
         user = Disks(penstock_log_dirs_min_free_bytes="0")
         disk = user.disk
@@ -248,7 +248,7 @@ def test_free_space_is_not_read_if_no_limit_is_set() -> None:
     run(scenario)
 
 
-def test_a_move_into_a_directory_that_is_nearly_full_fails_and_the_replica_stays() -> None:
+def test_move_into_a_nearly_full_directory_fails_and_the_replica_stays_in_its_directory() -> None:
     async def scenario() -> None:
         user = Disks(penstock_log_dirs_min_free_bytes="1000000")
         await user.node.start()

@@ -36,7 +36,7 @@ def kept(cluster: Cluster, kind: str, **fields: Any) -> list[dict[str, Any]]:
     pytest.fail(f"no event {kind} with {fields} was kept")
 
 
-def test_event_history_survives_the_death_of_the_controller() -> None:
+def test_event_topic_keeps_earlier_events_after_the_controller_was_killed() -> None:
     with Cluster(nodes=3, config=ENABLED) as cluster:
         first = cluster.controller
         kept(cluster, "broker.unfenced")
@@ -48,7 +48,7 @@ def test_event_history_survives_the_death_of_the_controller() -> None:
         assert nodes == {1, 2, 3}, "events of the killed node are kept too"
 
 
-def test_clients_see_the_topic_of_events_as_internal_and_can_not_write_it() -> None:
+def test_event_topic_is_internal_and_clients_cannot_write_to_it() -> None:
     with Cluster(nodes=2, config=ENABLED) as cluster, cluster.client() as client:
         kept(cluster, "broker.unfenced")
         assert client.list_topics() == []
@@ -58,7 +58,7 @@ def test_clients_see_the_topic_of_events_as_internal_and_can_not_write_it() -> N
             producer.send(EVENT_TOPIC, b"{}").result()
 
 
-def test_events_after_a_restart_use_the_slots_after_the_last_used_slot() -> None:
+def test_events_after_a_restart_do_not_overwrite_events_before_the_restart() -> None:
     assert last_slot(1, []) == 0
     assert last_slot(1, [b"1/7", b"2/9", b"1/8", None, b"x", b"1/y", b"11/3"]) == 8
     with Cluster(nodes=2, config=ENABLED) as cluster:
@@ -111,6 +111,6 @@ def test_the_command_line_says_why_a_single_broker_keeps_no_events(capsys: pytes
         b"\xff",
     ],
 )
-def test_records_of_the_event_topic_that_are_not_events_are_left_out(value: bytes) -> None:
+def test_list_of_events_omits_records_of_the_event_topic_that_are_not_events(value: bytes) -> None:
     good = b'{"at_ms":1,"node":2,"kind":"k","text":"t","fields":{},"more":3}'
     assert event_rows([value, None, good]) == [{"at_ms": 1, "node": 2, "kind": "k", "text": "t", "fields": {}}]

@@ -51,7 +51,7 @@ def values(cluster: Cluster, node: int) -> dict[tuple[str, str], float]:
     return cluster.run(node, read())
 
 
-def test_a_failover_is_observed_from_its_detection_to_the_first_write() -> None:
+def test_events_and_metrics_cover_a_failover_from_its_detection_to_the_first_write() -> None:
     with Cluster(nodes=3, config={"penstock.request.timing.every": 0}) as cluster:
         cluster.create_topic("orders", replication_factor=3)
         with cluster.client() as client, client.producer() as producer:
@@ -75,7 +75,7 @@ def test_a_failover_is_observed_from_its_detection_to_the_first_write() -> None:
         assert values(cluster, leader)["penstock_failover_seconds", "first_write"] == 1
 
 
-def test_both_sides_of_a_split_suspect_a_network_partition() -> None:
+def test_nodes_on_both_sides_of_a_network_partition_report_that_they_suspect_it() -> None:
     config = {"broker.session.timeout.ms": 1000, "broker.heartbeat.interval.ms": 100}
     with Cluster(nodes=3, config=config) as cluster:
         alone = cluster.controller

@@ -25,7 +25,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_bit_that_rots_on_one_node_is_found_and_refilled_from_another(tmp_path: Path) -> None:
+def test_guard_finds_a_flipped_bit_on_one_node_and_refills_the_replica_from_another_node(tmp_path: Path) -> None:
     with Cluster(data=tmp_path, topics={"t": 1}, config=CONFIG) as cluster:
         cluster.wait_in_sync("t", timeout_s=LIMIT_S)
         with cluster.client() as client, client.producer() as producer:

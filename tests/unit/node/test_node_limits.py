@@ -39,7 +39,7 @@ def test_fetch_size_is_limited_to_a_share_of_free_memory_but_at_least_one_batch(
 
 
 @pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state"])
-def test_produce_to_an_internal_topic_is_refused_whatever_the_client_id_is(topic: str) -> None:
+def test_produce_to_an_internal_topic_is_refused_even_for_kafkas_admin_client_id(topic: str) -> None:
     async def scenario() -> None:
         node = node_on(MemoryDisk())
         await node.start()

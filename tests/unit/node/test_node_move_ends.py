@@ -18,7 +18,7 @@ from penstock.replication.directory_move import MoveState
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_directory_move_continues_after_a_restart(end: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_move_between_log_directories_continues_after_a_restart(end: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -40,7 +40,9 @@ def test_directory_move_continues_after_a_restart(end: str, caplog: pytest.LogCa
     assert "resuming the move" in caplog.text
 
 
-def test_directory_move_of_a_compacted_log_starts_again_after_a_restart(caplog: pytest.LogCaptureFixture) -> None:
+def test_move_of_a_compacted_log_between_directories_starts_again_after_a_restart(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -62,7 +64,7 @@ def test_directory_move_of_a_compacted_log_starts_again_after_a_restart(caplog: 
     assert "starts over, because the log is compacted" in caplog.text
 
 
-def test_deleting_a_topic_ends_its_directory_move() -> None:
+def test_deletion_of_a_topic_ends_the_move_of_its_replica_between_log_directories() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -132,7 +134,7 @@ def test_full_target_directory_ends_the_move_and_stays_online() -> None:
     run(scenario)
 
 
-def test_copy_becomes_the_current_log_if_its_source_is_lost_after_the_controller_recorded_the_target() -> None:
+def test_copy_replaces_a_lost_log_if_the_controller_had_recorded_the_target_directory() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -152,7 +154,7 @@ def test_copy_becomes_the_current_log_if_its_source_is_lost_after_the_controller
     run(scenario)
 
 
-def test_copy_whose_source_is_lost_is_removed_if_the_controller_recorded_another_directory() -> None:
+def test_copy_of_a_lost_log_is_removed_if_the_controller_had_recorded_the_source_directory() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -170,7 +172,9 @@ def test_copy_whose_source_is_lost_is_removed_if_the_controller_recorded_another
     run(scenario)
 
 
-def test_record_that_is_synced_when_a_move_swaps_the_logs_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_that_is_first_synced_when_a_move_swaps_the_logs_gets_acknowledged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The record is appended just before the swap. Only the swap's fsync covers it and moves the high watermark."""
 
     async def scenario() -> None:

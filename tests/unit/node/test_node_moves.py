@@ -29,7 +29,7 @@ from penstock.protocol.messages.api_34_alter_replica_log_dirs import (
 from penstock.replication.directory_move import MoveState
 
 
-def test_a_replica_is_moved_while_records_are_produced() -> None:
+def test_replica_moves_to_another_log_directory_while_records_are_produced() -> None:
     async def scenario() -> None:
         user = await started(MemoryDisk())
         await user.move(A)
@@ -131,7 +131,7 @@ class ResolvingDisk(MemoryDisk):
         return super().exists(path)
 
 
-def test_each_path_of_a_move_request_is_resolved_once_and_outside_the_event_loop() -> None:
+def test_paths_of_a_move_request_are_resolved_once_and_never_on_the_event_loop() -> None:
     async def scenario() -> None:
         disk = ResolvingDisk()
         user = await started(disk)
@@ -184,7 +184,7 @@ def test_a_throttled_move_shows_its_progress() -> None:
     run(scenario)
 
 
-def test_request_for_the_current_directory_cancels_a_running_move() -> None:
+def test_move_request_to_the_current_directory_cancels_a_running_move() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -204,7 +204,7 @@ def test_request_for_the_current_directory_cancels_a_running_move() -> None:
     run(scenario)
 
 
-def test_a_stop_waits_for_the_last_write_of_a_cancelled_move(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_of_a_node_waits_for_the_last_write_of_a_cancelled_move(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         user = await started(MemoryDisk())
         await user.move(A)
@@ -235,7 +235,7 @@ def test_a_stop_waits_for_the_last_write_of_a_cancelled_move(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_a_copy_pauses_after_each_chunk_only_while_requests_come_in(
+def test_copy_of_a_moving_replica_pauses_between_chunks_only_while_requests_arrive(
     busy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -272,7 +272,7 @@ def test_a_copy_pauses_after_each_chunk_only_while_requests_come_in(
     run(scenario)
 
 
-def test_request_for_another_target_replaces_a_running_move() -> None:
+def test_move_request_to_another_directory_replaces_a_running_move() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -288,7 +288,7 @@ def test_request_for_another_target_replaces_a_running_move() -> None:
     run(scenario)
 
 
-def test_moves_wait_while_all_copiers_are_busy() -> None:
+def test_second_move_waits_if_only_one_thread_for_moves_is_configured() -> None:
     async def scenario() -> None:
         user = await started(MemoryDisk(), num_replica_alter_log_dirs_threads="1")
         await user.move(A)

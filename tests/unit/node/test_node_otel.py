@@ -64,7 +64,7 @@ def settings(endpoint: str) -> dict[str, str | int]:
     return {"penstock.otel.endpoint": endpoint, "penstock.otel.interval.ms": 1000}
 
 
-def test_the_collector_gets_the_metrics_of_the_page_under_the_same_names() -> None:
+def test_opentelemetry_collector_gets_the_same_metrics_as_the_metrics_page() -> None:
     with collecting() as collector, Broker(topics={"orders": 2}, config=settings(collector.url)) as broker:
         with broker.client() as client, client.producer() as producer:
             producer.send("orders", b"x", partition=0).result()
@@ -85,7 +85,7 @@ def test_the_collector_gets_the_metrics_of_the_page_under_the_same_names() -> No
     assert found["penstock_request_seconds"].histogram.data_points
 
 
-def test_a_node_works_with_a_collector_that_fails_and_stops_at_once() -> None:
+def test_node_serves_and_stops_normally_while_the_opentelemetry_collector_fails() -> None:
     with collecting() as collector:
         collector.status = 503
         with Broker(topics={"orders": 1}, config=settings(collector.url)) as broker:
@@ -96,7 +96,7 @@ def test_a_node_works_with_a_collector_that_fails_and_stops_at_once() -> None:
             collector.requests.get(timeout=LIMIT_S)
 
 
-def test_histograms_keep_their_buckets_and_labels() -> None:
+def test_histograms_keep_their_buckets_and_labels_when_they_are_exported() -> None:
     times = histogram("penstock_request_seconds", "Times.")
     times.add(Distribution((0.1, 1.0), (2, 0, 3), 9.5), api="Produce")
     empty = counter("penstock_empty_total", "Nothing.")
@@ -109,12 +109,12 @@ def test_histograms_keep_their_buckets_and_labels() -> None:
     assert point.attributes == {"api": "Produce"}
 
 
-def test_an_endpoint_that_is_no_url_is_refused() -> None:
+def test_opentelemetry_endpoint_that_is_not_a_url_is_refused() -> None:
     with pytest.raises(ListenerError, match="is no URL: give http://host:4318"), Broker(config=settings("collector")):
         pass
 
 
-def test_an_endpoint_without_the_package_is_refused_with_the_command_that_installs_it(
+def test_node_with_an_opentelemetry_endpoint_but_without_the_package_names_the_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)

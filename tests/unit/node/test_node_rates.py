@@ -70,7 +70,7 @@ def creation(*names: str, partitions: int) -> create.CreateTopicsRequest:
 SLOW = 0.001
 
 
-def test_create_topics_above_the_mutation_quota_is_refused_in_new_versions_and_throttled_in_old_versions(
+def test_create_topics_above_the_mutation_quota_is_refused_or_in_old_versions_throttled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     muted: list[float] = []
@@ -106,7 +106,7 @@ def test_create_topics_above_the_mutation_quota_is_refused_in_new_versions_and_t
     with_node(scenario)
 
 
-def test_topics_created_by_metadata_requests_count_on_the_controller_whichever_broker_gets_the_request() -> None:
+def test_mutation_quota_limits_topic_creation_by_metadata_requests_over_all_brokers() -> None:
     with Cluster(nodes=3, config={"num.partitions": 2}) as cluster:
 
         async def ask_all_brokers() -> None:
@@ -187,7 +187,7 @@ def test_listener_can_have_its_own_connection_rate_and_connection_limit() -> Non
     assert "max.connections=3" in str(limited.arrive("10.0.0.1", clients).refused)
 
 
-def test_connections_above_the_quota_of_their_address_are_closed_after_the_throttle_time() -> None:
+def test_connections_above_the_quota_of_an_ip_address_are_closed_after_the_throttle_time() -> None:
     limited, _ = rates({}, {(("ip", "10.0.0.1"),): {"connection_creation_rate": 1.0}})
     listener = Listener("CLIENTS")
     arrivals = [limited.arrive("10.0.0.1", listener) for _ in range(11)]
@@ -202,7 +202,7 @@ def test_connection_rate_of_zero_delays_every_connection() -> None:
     assert limited.arrive("10.0.0.1", Listener("CLIENTS")) == Arrival(1.0)
 
 
-def test_connection_above_its_quota_is_closed_without_an_answer() -> None:
+def test_connection_above_the_quota_of_its_ip_address_is_closed_without_an_answer() -> None:
     async def scenario(node: Node, peer: BrokerConnection) -> None:
         await set_quota(peer, ("ip", "127.0.0.1"), "connection_creation_rate", 1)
         port = int(node.bootstrap.rpartition(":")[2])

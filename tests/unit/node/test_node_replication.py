@@ -70,7 +70,7 @@ def test_no_acknowledged_record_is_lost_when_a_leader_is_killed_and_rejoins(clus
     assert first == second == third
 
 
-def test_unreplicated_records_of_a_dead_leader_are_truncated(cluster: Cluster) -> None:
+def test_unreplicated_records_of_a_killed_leader_are_truncated_when_it_returns(cluster: Cluster) -> None:
     with cluster.client() as client, client.producer() as producer:
         write(producer, b"committed")
         leader = cluster.leader(TOPIC)

@@ -101,7 +101,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
-def test_topics_and_records_survive_a_stop_and_a_kill(end: str) -> None:
+def test_node_has_all_topics_and_records_after_a_stop_and_after_a_kill(end: str) -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         node = node_on(disk)
@@ -263,7 +263,7 @@ def test_a_full_directory_refuses_writes_but_serves_reads_and_other_directories_
     run(scenario)
 
 
-def test_image_that_could_not_be_applied_is_applied_together_with_the_next_image(
+def test_metadata_image_that_could_not_be_applied_is_applied_together_with_the_next_image(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -316,7 +316,7 @@ async def all_is_there(path: Path) -> None:
 
 
 @pytest.mark.parametrize("mount_point", ["empty", "missing"])
-def test_a_node_does_not_start_while_a_disk_is_unmounted(tmp_path: Path, mount_point: str) -> None:
+def test_node_does_not_start_while_the_disk_of_a_log_directory_is_not_mounted(tmp_path: Path, mount_point: str) -> None:
     async def scenario() -> None:
         await filled(tmp_path)
         (tmp_path / "b").rename(tmp_path / "disk")
@@ -367,7 +367,7 @@ def test_partitions_of_a_disk_that_is_broken_at_start_are_offline_until_it_is_re
     run(scenario)
 
 
-def test_a_node_starts_without_its_first_directory_if_that_cannot_be_read(tmp_path: Path) -> None:
+def test_node_starts_even_if_its_first_log_directory_cannot_be_read(tmp_path: Path) -> None:
     async def scenario() -> None:
         own = {"metadata.log.dir": f"{tmp_path}/meta"}
         settings = local_settings(f"{tmp_path}/a,{tmp_path}/b", port=0, overrides=own)
@@ -413,7 +413,7 @@ def test_a_node_runs_with_the_metadata_version_of_an_older_release(release: str)
     run(scenario)
 
 
-def test_directories_are_reported_once_the_metadata_version_supports_them() -> None:
+def test_broker_reports_its_log_directories_as_soon_as_the_metadata_version_supports_them() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         node = make_node(local_settings(DIRECTORIES, port=0), disk, seed=1)
@@ -477,7 +477,7 @@ def test_a_node_refuses_to_start_with_unsupported_security_properties() -> None:
         make_node(settings, MemoryDisk())
 
 
-def test_a_node_refuses_to_start_with_acls_in_its_metadata_log() -> None:
+def test_node_without_an_authorizer_refuses_to_start_if_its_metadata_log_has_acls() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         stopped: list[Exception] = []

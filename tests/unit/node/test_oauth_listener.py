@@ -199,7 +199,7 @@ def test_many_tokens_with_unknown_keys_do_not_make_the_node_read_the_keys_of_the
     with_node(scenario, keys_url)
 
 
-def test_former_keys_stay_in_use_while_the_keys_of_the_issuer_cannot_be_read(
+def test_old_keys_of_the_issuer_stay_in_use_while_new_keys_cannot_be_read(
     issuer: TokenIssuer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = issuer.write_keys(tmp_path / "keys.json")
@@ -230,7 +230,7 @@ def test_former_keys_stay_in_use_while_the_keys_of_the_issuer_cannot_be_read(
         ),
     ],
 )
-def test_node_refuses_settings_of_oauthbearer_that_can_not_work(
+def test_node_refuses_to_start_with_invalid_settings_of_oauthbearer(
     keys_url: str, overrides: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(ListenerError, match=reason):
@@ -292,7 +292,7 @@ def web_server(answer: Callable[[str, dict[str, str], bytes], tuple[int, bytes]]
         server.server_close()
 
 
-def test_client_gets_tokens_from_an_issuer_and_uses_each_for_most_of_its_lifetime(issuer: TokenIssuer) -> None:
+def test_client_gets_access_tokens_from_an_issuer_and_uses_each_for_most_of_its_lifetime(issuer: TokenIssuer) -> None:
     asked: list[dict[str, list[str]]] = []
     status = 200
 
@@ -333,7 +333,7 @@ def test_client_gets_tokens_from_an_issuer_and_uses_each_for_most_of_its_lifetim
         with_node(scenario, f"{server}/keys")
 
 
-def test_nodes_log_in_to_each_other_with_tokens(issuer: TokenIssuer, keys_url: str, tmp_path: Path) -> None:
+def test_nodes_log_in_to_each_other_with_access_tokens(issuer: TokenIssuer, keys_url: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(issuer.token("node"))
     more = {ENDPOINT: (tmp_path / "token").as_uri(), "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER"}
     overrides = {**SECURED, URL: keys_url, **more, "sasl.enabled.mechanisms": "OAUTHBEARER"}
@@ -358,14 +358,14 @@ def test_key_document_that_is_redirected_or_missing_or_too_large_is_refused(
         Document(f"{server}/keys", MAX_ANSWER_BYTES).read()
 
 
-def test_key_document_of_a_server_that_is_gone_is_reported_with_its_address() -> None:
+def test_error_about_an_unreachable_key_server_has_the_address_of_the_server() -> None:
     with web_server(lambda path, headers, body: (200, b"")) as server:
         pass
     with pytest.raises(FetchError, match=f"{server}/keys can't be read: Connection refused"):
         Document(f"{server}/keys", 100).read()
 
 
-def test_issuer_that_does_not_answer_is_given_up_without_a_wait_on_the_event_loop(
+def test_read_of_keys_from_a_silent_issuer_times_out_without_blocking_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(oauth_listener, "READ_TIMEOUT_S", 0.05)

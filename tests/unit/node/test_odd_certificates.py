@@ -60,7 +60,7 @@ def properties(authority: Authority, rules: str = "DEFAULT") -> dict[str, str]:
         ("a" * 10_000, _ASN1Type.UTF8String, "CN=" + "a" * 10_000),
     ],
 )
-def test_name_of_a_certificate_is_neither_cut_nor_unescaped(
+def test_principal_of_a_certificate_is_its_whole_subject_with_special_characters_escaped(
     tmp_path: Path, value: str, kind: _ASN1Type, name: str
 ) -> None:
     authority = Authority(tmp_path, "ca")

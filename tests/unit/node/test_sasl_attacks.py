@@ -54,7 +54,7 @@ class Raw:
         return number, code
 
 
-def test_login_in_single_bytes_is_accepted() -> None:
+def test_sasl_login_that_arrives_byte_by_byte_is_accepted() -> None:
     async def scenario(node: Node, port: int) -> None:
         raw = await Raw.open(port)
         for byte in login("secret"):
@@ -66,7 +66,7 @@ def test_login_in_single_bytes_is_accepted() -> None:
     with_node(scenario)
 
 
-def test_requests_behind_a_login_are_served_in_order() -> None:
+def test_requests_that_are_pipelined_after_a_sasl_login_are_served_in_order() -> None:
     async def scenario(node: Node, port: int) -> None:
         raw = await Raw.open(port)
         raw.writer.write(login("secret") + METADATA)
@@ -78,7 +78,7 @@ def test_requests_behind_a_login_are_served_in_order() -> None:
 
 
 @pytest.mark.parametrize("delay_ms", ["0", "50"])
-def test_requests_behind_a_failed_login_are_not_served(delay_ms: str) -> None:
+def test_requests_that_are_pipelined_after_a_failed_sasl_login_are_not_served(delay_ms: str) -> None:
     async def scenario(node: Node, port: int) -> None:
         raw = await Raw.open(port)
         raw.writer.write(login("wrong") + METADATA + login("secret", first=4) + METADATA)
@@ -90,7 +90,7 @@ def test_requests_behind_a_failed_login_are_not_served(delay_ms: str) -> None:
     with_node(scenario, connection_failed_authentication_delay_ms=delay_ms)
 
 
-def test_second_handshake_before_a_token_closes_the_connection() -> None:
+def test_second_sasl_handshake_before_a_token_closes_the_connection() -> None:
     async def scenario(node: Node, port: int) -> None:
         raw = await Raw.open(port)
         handshake = SaslHandshakeRequest(mechanism="PLAIN")
@@ -111,7 +111,7 @@ async def token(peer: BrokerConnection, message: bytes) -> Any:
     return await peer.request(SaslAuthenticateRequest(auth_bytes=message))
 
 
-def test_client_may_authenticate_again_once_a_second() -> None:
+def test_second_reauthentication_within_a_second_is_refused() -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port, ANN)
         assert await handshake_code(peer) == 0
@@ -129,7 +129,7 @@ def test_client_may_authenticate_again_once_a_second() -> None:
     with_node(scenario, connections_max_reauth_ms=LONG)
 
 
-def test_token_above_the_limit_is_refused_also_when_a_client_authenticates_again() -> None:
+def test_sasl_token_above_the_size_limit_is_refused_also_at_reauthentication() -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port, ANN)
         assert await handshake_code(peer) == 0
@@ -141,7 +141,7 @@ def test_token_above_the_limit_is_refused_also_when_a_client_authenticates_again
     with_node(scenario, connections_max_reauth_ms=LONG, sasl_server_max_receive_size="500")
 
 
-def test_session_that_is_authenticated_again_gets_a_shorter_lifetime() -> None:
+def test_reauthentication_applies_a_session_lifetime_that_was_shortened_meanwhile() -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port, ANN)
         (connection,) = node._server.connections.values()

@@ -109,7 +109,7 @@ async def set_password(port: int, name: str, password: str) -> None:
     peer.close()
 
 
-def test_cluster_starts_with_scram_users_alone_and_starts_again_with_changed_passwords() -> None:
+def test_cluster_starts_with_scram_as_its_only_mechanism_and_restarts_after_password_changes() -> None:
     async def main() -> None:
         three = Three()
         port = three.plans[0].port
@@ -129,7 +129,7 @@ def test_cluster_starts_with_scram_users_alone_and_starts_again_with_changed_pas
     asyncio.run(asyncio.wait_for(main(), 120))
 
 
-def test_scram_users_need_a_metadata_version_that_knows_them() -> None:
+def test_format_with_scram_users_is_refused_for_a_metadata_version_without_scram() -> None:
     users = (parse_scram_user(user("ann", "x"), secrets.token_bytes),)
     plan = FormatPlan(("/1",), 1, release_version="3.4", users=users)
     with pytest.raises(StorageError, match=r"3\.5-IV2"):

@@ -134,7 +134,7 @@ def test_sasl_tokens_of_old_clients_are_accepted_in_frames_without_a_header(pass
     with_node(scenario)
 
 
-def test_session_ends_unless_the_client_authenticates_again() -> None:
+def test_sasl_session_ends_unless_the_client_authenticates_again() -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port)
         loop = asyncio.get_running_loop()
@@ -174,7 +174,7 @@ def test_fetch_that_is_parked_when_its_session_ends_gets_no_answer(monkeypatch: 
     with_node(scenario, connections_max_reauth_ms="200")
 
 
-def test_group_member_that_waits_when_its_session_ends_is_answered_and_authenticates_again() -> None:
+def test_group_member_that_waits_when_its_session_ends_gets_an_answer_and_reauthenticates() -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port, ANN)
         while (await peer.request(FindCoordinatorRequest(key="g"), version=3)).error_code:
@@ -242,7 +242,7 @@ def test_reauthentication_as_another_user_is_refused() -> None:
     with_node(scenario, connections_max_reauth_ms="3600000")
 
 
-def test_connection_that_does_not_authenticate_in_time_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_that_does_not_authenticate_in_time_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_security, "AUTHENTICATION_DEADLINE_S", 0.01)
 
     async def scenario(node: Node, port: int) -> None:

@@ -22,7 +22,7 @@ def formatted(plan: FormatPlan, disk: MemoryDisk | None = None) -> MemoryDisk:
     return disk
 
 
-def test_every_formatted_directory_has_its_own_id_and_the_first_contains_the_voter() -> None:
+def test_every_formatted_directory_gets_its_own_id_and_the_first_directory_lists_the_voter() -> None:
     disk = formatted(FormatPlan(["/a", "/b"], node_id=3, cluster_id="c", controller_endpoints=(("C", "h", 9093),)))
     first, second = read_meta_properties(disk, "/a"), read_meta_properties(disk, "/b")
     assert first is not None
@@ -43,7 +43,7 @@ def test_every_formatted_directory_has_its_own_id_and_the_first_contains_the_vot
     ]
 
 
-def test_a_random_cluster_id_is_used_by_default() -> None:
+def test_format_without_a_cluster_id_uses_a_random_cluster_id() -> None:
     properties = read_meta_properties(formatted(FormatPlan(["/a"], node_id=1)), "/a")
     assert properties is not None
     assert len(properties.cluster_id) == 22
@@ -98,7 +98,7 @@ def test_a_formatted_directory_is_not_formatted_again() -> None:
         ),
     ],
 )
-def test_invalid_format_request_writes_no_file(plan: FormatPlan, message: str) -> None:
+def test_format_with_invalid_arguments_writes_no_file(plan: FormatPlan, message: str) -> None:
     disk = MemoryDisk()
     with pytest.raises(StorageError, match=message):
         formatted(plan, disk)
@@ -112,13 +112,13 @@ def test_invalid_format_request_writes_no_file(plan: FormatPlan, message: str) -
         (FormatPlan(["/a"], node_id=1, cluster_id="d", ignore_formatted=True), "belongs to cluster c"),
     ],
 )
-def test_a_directory_of_another_node_or_cluster_is_refused(plan: FormatPlan, message: str) -> None:
+def test_format_refuses_a_directory_of_another_node_or_cluster(plan: FormatPlan, message: str) -> None:
     disk = formatted(FormatPlan(["/a"], node_id=1, cluster_id="c"))
     with pytest.raises(StorageError, match=message):
         formatted(plan, disk)
 
 
-def test_storage_info_reports_every_problem() -> None:
+def test_storage_info_reports_every_problem_of_the_log_directories() -> None:
     disk = formatted(FormatPlan(["/a"], node_id=1, cluster_id="c"))
     formatted(FormatPlan(["/b"], node_id=2, cluster_id="d"), disk)
     disk.mkdir("/c")
@@ -151,7 +151,7 @@ def test_formatting_is_refused_if_a_voter_has_a_reserved_directory_id() -> None:
     assert not disk.exists("/a")
 
 
-def test_a_feature_level_that_does_not_exist_is_refused() -> None:
+def test_format_with_an_unknown_feature_level_is_refused() -> None:
     with pytest.raises(StorageError, match=r"streams\.version has no level 2: give a level from 0 to 1"):
         formatted(FormatPlan(["/a"], node_id=1, features={"streams.version": 2}))
     formatted(FormatPlan(["/a"], node_id=1, features={"streams.version": 0}))

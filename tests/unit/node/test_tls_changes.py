@@ -84,7 +84,7 @@ def test_changed_key_store_is_used_for_new_connections_while_old_connections_con
     with_node(scenario, {"ssl.keystore.location": first, "ssl.truststore.location": str(authority.file)})
 
 
-def test_stores_that_can_not_be_used_are_refused_and_change_nothing(tmp_path: Path) -> None:
+def test_change_to_an_unusable_key_store_is_refused_and_the_old_certificate_stays_in_use(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path, "ca"), Authority(tmp_path, "other")
     first, strange = authority.store("first.pem", "first"), other.store("strange.pem", "strange")
 
@@ -126,7 +126,7 @@ def test_running_node_can_be_set_to_require_client_certificates(tmp_path: Path) 
     with_node(scenario, {"ssl.keystore.location": first, "ssl.truststore.location": str(authority.file)})
 
 
-def test_passwords_of_stores_are_never_described(tmp_path: Path) -> None:
+def test_describe_configs_never_returns_passwords_or_keys_of_key_stores(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
     first = authority.store("first.pem", "first")
     key = Path(first).read_text()
@@ -149,7 +149,7 @@ def test_passwords_of_stores_are_never_described(tmp_path: Path) -> None:
     with_node(scenario, {"ssl.keystore.location": first, "ssl.truststore.location": str(authority.file)})
 
 
-def test_renewed_certificate_is_also_used_for_connections_to_other_nodes(tmp_path: Path) -> None:
+def test_node_uses_a_renewed_certificate_also_for_its_connections_to_other_nodes(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
     first = authority.store("first.pem", "first")
 

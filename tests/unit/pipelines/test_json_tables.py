@@ -119,7 +119,7 @@ def _restored(value: Any, kind: Type) -> Any:
 
 @settings(max_examples=examples(400), deadline=None)
 @given(BATCHES, st.booleans())
-def test_each_json_value_has_all_fields_in_columns_or_is_kept_in_column_bad(
+def test_json_value_whose_fields_do_not_all_fit_into_columns_is_kept_whole_in_column_bad(
     batches: list[list[Any]], widens: bool
 ) -> None:
     columns = Struct()
@@ -137,7 +137,7 @@ def test_each_json_value_has_all_fields_in_columns_or_is_kept_in_column_bad(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(BATCHES, st.booleans())
-def test_columns_are_never_removed_and_only_widened(batches: list[list[Any]], widens: bool) -> None:
+def test_new_json_values_add_and_widen_columns_but_never_remove_them(batches: list[list[Any]], widens: bool) -> None:
     columns, before = Struct(), list[tuple[bytes, dict[str, Any]]]()
     for batch in batches:
         values = [dumped(value) for value in batch]
@@ -155,7 +155,9 @@ def test_columns_are_never_removed_and_only_widened(batches: list[list[Any]], wi
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(OBJECTS, max_size=4), st.lists(OBJECTS, max_size=4), st.lists(OBJECTS, max_size=4))
-def test_type_counts_of_tasks_can_be_merged_in_any_order(a: list[Any], b: list[Any], c: list[Any]) -> None:
+def test_counts_of_json_types_from_several_tasks_can_be_merged_in_any_order(
+    a: list[Any], b: list[Any], c: list[Any]
+) -> None:
     def seen(*lists: list[Any]) -> Seen:
         found = Seen()
         for each in lists:
@@ -169,7 +171,9 @@ def test_type_counts_of_tasks_can_be_merged_in_any_order(a: list[Any], b: list[A
 
 
 @given(st.lists(st.text(max_size=5), max_size=8, unique=True), st.booleans())
-def test_field_names_map_to_distinct_columns_and_back(names: list[str], top: bool) -> None:
+def test_each_json_field_name_gets_its_own_column_name_from_which_it_can_be_restored(
+    names: list[str], top: bool
+) -> None:
     columns = [column_of(name, top=top) for name in names]
     assert len(set(columns)) == len(names)
     assert columns_by_field(columns) == dict(zip(names, columns))
@@ -180,7 +184,7 @@ def test_field_names_map_to_distinct_columns_and_back(names: list[str], top: boo
 
 
 @given(st.binary(max_size=12))
-def test_bytes_that_are_not_a_json_object_are_kept_as_text(value: bytes) -> None:
+def test_bytes_that_are_not_a_json_object_are_kept_as_text_in_column_bad(value: bytes) -> None:
     row = Rows(Struct()).row(value)
     assert row in ({}, {"_bad": text_of(value)})
     if row:
@@ -200,14 +204,14 @@ def table(*batches: list[str], known: Struct | None = None, widens: bool = True)
     return columns, found
 
 
-def test_value_that_is_not_an_object_does_not_affect_other_values() -> None:
+def test_value_that_is_not_a_json_object_does_not_affect_the_columns_of_other_values() -> None:
     for pill in ('"s"', "[1]", "null", "", "nope", "{", '{"n":NaN}', '{"n":1,"n":2}', '{"n":"\\ud800"}', "1", "{}{}"):
         columns, rows = table(['{"n":1}', pill, '{"n":2}'])
         assert columns == Struct((("n", BIGINT),))
         assert rows == [{"n": 1}, {"_bad": pill}, {"n": 2}]
 
 
-def test_columns_of_nested_objects_and_arrays_grow() -> None:
+def test_columns_of_nested_objects_and_arrays_get_new_fields() -> None:
     columns, rows = table(['{"a":{"x":1},"l":[{"x":1}]}'], ['{"a":{"x":2,"y":3},"l":[{"y":[{"z":true}]},{}]}'])
     inner = ListOf(Struct((("z", BOOLEAN),)))
     assert columns.columns[0] == ("a", Struct((("x", BIGINT), ("y", BIGINT))))
@@ -215,7 +219,7 @@ def test_columns_of_nested_objects_and_arrays_grow() -> None:
     assert rows[1] == {"a": {"x": 2, "y": 3}, "l": [{"y": [{"z": True}]}, {}]}
 
 
-def test_numbers_widen_from_integers_to_decimals() -> None:
+def test_integer_column_is_widened_to_decimal_if_a_number_needs_it() -> None:
     columns, rows = table(['{"n":1}'], ['{"n":2.5}', '{"n":99999999999999999999}', '{"n":1e30}'])
     assert columns == Struct((("n", DECIMAL),))
     assert rows[1:] == [
@@ -231,7 +235,7 @@ def test_numbers_widen_from_integers_to_decimals() -> None:
     assert table([f'{{"n":{2**31}}}'], known=narrow, widens=False)[1] == [{"n": None, "_bad": f'{{"n":{2**31}}}'}]
 
 
-def test_numbers_with_a_point_are_doubles_unless_that_would_round_them() -> None:
+def test_numbers_with_a_point_become_doubles_unless_a_double_would_round_them() -> None:
     columns, rows = table(['{"p":1.5}', '{"p":2}'], ['{"p":12.75}', '{"p":100}', '{"p":1234567.891}'])
     assert columns == Struct((("p", DOUBLE),))
     assert [row["p"] for row in rows] == [1.5, 2.0, 12.75, 100.0, 1234567.891]
@@ -239,7 +243,7 @@ def test_numbers_with_a_point_are_doubles_unless_that_would_round_them() -> None
     assert table(['{"p":1.5}', '{"p":9007199254740993}'])[0] == Struct((("p", DECIMAL),))
 
 
-def test_new_field_gets_its_most_frequent_type() -> None:
+def test_column_of_a_new_json_field_gets_the_most_frequent_type_of_its_values() -> None:
     columns, rows = table(['{"n":"x"}', '{"n":1}', '{"n":2}'])
     assert columns == Struct((("n", BIGINT),))
     assert rows[0] == {"n": None, "_bad": '{"n":"x"}'}
@@ -259,7 +263,7 @@ def test_field_names_that_differ_only_in_case_get_one_column() -> None:
     assert rows == [{"id": 1}, {"id": 1, "_bad": '{"id":1,"ID":2}'}, {"id": 3}]
 
 
-def test_unusual_names_and_names_of_the_records_own_columns_get_columns() -> None:
+def test_json_fields_with_special_characters_or_names_of_penstocks_columns_get_columns() -> None:
     columns, rows = table(['{"a b":1,"c.d":{"e,f":2},"":3,"_id":4,"_key":5,"_Bad":6,"o":{"_key":7}}'])
     assert sorted(name for name, _ in columns.columns) == ["%", "%5FBad", "%5Fkey", "_id", "a%20b", "c%2Ed", "o"]
     assert rows == [{"a%20b": 1, "c%2Ed": {"e%2Cf": 2}, "%": 3, "_id": 4, "%5Fkey": 5, "%5FBad": 6, "o": {"_key": 7}}]
@@ -267,7 +271,7 @@ def test_unusual_names_and_names_of_the_records_own_columns_get_columns() -> Non
     assert table(['{"c.d":1}'], known=known) == (known, [{"c.d": 1}])
 
 
-def test_a_field_that_changes_its_type_is_kept_in_bad() -> None:
+def test_value_whose_field_has_another_type_than_its_column_is_kept_in_column_bad() -> None:
     _, rows = table(['{"_id":1,"v":1}'], ['{"_id":"abc","v":2}', '{"_id":{"x":1}}'])
     assert rows[1:] == [
         {"_id": None, "v": 2, "_bad": '{"_id":"abc","v":2}'},
@@ -275,7 +279,7 @@ def test_a_field_that_changes_its_type_is_kept_in_bad() -> None:
     ]
 
 
-def test_columns_of_a_table_created_by_another_program_take_only_values_that_fit_their_types() -> None:
+def test_columns_of_a_table_made_by_another_program_take_only_values_of_their_types() -> None:
     known = Struct(
         (("d", DATE), ("t", TIMESTAMP), ("f", FLOAT), ("m", Other('"binary"')), ("s", STRING), ("b", BOOLEAN))
     )
@@ -306,7 +310,7 @@ def test_partition_column_of_a_table_keeps_its_type() -> None:
     assert grown(known, seen, widens=True, fixed=frozenset({"day"})) == known
 
 
-def test_partition_column_is_never_nested_and_values_unusable_as_directory_names_are_kept_in_bad() -> None:
+def test_partition_column_is_never_nested_and_values_unusable_as_directory_names_are_bad() -> None:
     fixed = frozenset({"day"})
     assert grown(Struct(), seen_in([b'{"day":{"x":1}}']), widens=True, fixed=fixed) == Struct((("day", STRING),))
     rows = Rows(Struct((("day", STRING), ("n", STRING))), fixed)
@@ -317,13 +321,13 @@ def test_partition_column_is_never_nested_and_values_unusable_as_directory_names
     assert rows.row(b'{"day":"%s"}' % (b"x" * 200)) == {"day": "x" * 200}
 
 
-def test_fields_named_like_deltas_own_columns_are_escaped() -> None:
+def test_json_fields_named_like_columns_of_delta_get_escaped_column_names() -> None:
     columns, rows = table(['{"_row_id_":1,"_x":2,"o":{"_row_id_":3}}'])
     assert rows == [{"%5Frow_id_": 1, "_x": 2, "o": {"_row_id_": 3}}]
     assert restored(rows[0], columns) == {"_row_id_": 1, "_x": 2, "o": {"_row_id_": 3}}
 
 
-def test_values_with_too_many_or_too_deeply_nested_fields_are_kept_in_bad() -> None:
+def test_values_with_too_many_or_too_deeply_nested_fields_are_kept_in_column_bad() -> None:
     many = "{" + ",".join(f'"f{number:05}":1' for number in range(MOST_FIELDS + 1)) + "}"
     columns, [row] = table([many])
     assert len(columns.columns) == MOST_FIELDS

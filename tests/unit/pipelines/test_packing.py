@@ -38,7 +38,7 @@ def run(python: Path, code: str, path: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_zip_has_the_modules_that_executors_import(tmp_path: Path) -> None:
+def test_packed_zip_has_the_modules_that_spark_executors_import(tmp_path: Path) -> None:
     target = tmp_path / "penstock.zip"
     assert pack(target) == len(zipfile.ZipFile(target).namelist())
     code = f"import sys; sys.path[:0] = [{str(target)!r}]; import penstock; print(penstock.__file__)"
@@ -51,7 +51,7 @@ def test_zip_has_the_modules_that_executors_import(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_a_packed_environment_starts_the_machine_s_python_with_its_packages(tmp_path: Path) -> None:
+def test_packed_environment_starts_the_python_of_the_machine_with_the_packed_packages(tmp_path: Path) -> None:
     pack(tmp_path / "env.tar.gz")
     place = unpacked(tmp_path / "env.tar.gz", tmp_path / "elsewhere" / "env")
     (tmp_path / "bin").mkdir()
@@ -63,7 +63,7 @@ def test_a_packed_environment_starts_the_machine_s_python_with_its_packages(tmp_
 
 
 @pytest.mark.usefixtures("few")
-def test_packed_environment_reports_if_the_machine_lacks_its_python_version(tmp_path: Path) -> None:
+def test_packed_environment_reports_that_the_machine_lacks_the_needed_python_version(tmp_path: Path) -> None:
     pack(tmp_path / "env.tgz")
     place = unpacked(tmp_path / "env.tgz", tmp_path / "env")
     (tmp_path / "bin").mkdir()

@@ -39,7 +39,9 @@ def broker() -> Iterator[Broker]:
         yield made
 
 
-def test_client_for_a_topic_uses_the_options_of_the_topic(broker: Broker, made: list[tuple[str, float]]) -> None:
+def test_pipeline_connects_to_brokers_with_the_client_options_of_the_topic(
+    broker: Broker, made: list[tuple[str, float]]
+) -> None:
     topic = Topic(broker.bootstrap, "t", OPTIONS)
     assert partitions_of(topic) == 2
     assert bounds(topic) == {0: (0, 0), 1: (0, 0)}
@@ -49,7 +51,9 @@ def test_client_for_a_topic_uses_the_options_of_the_topic(broker: Broker, made: 
     assert set(made) == {("mine", 20.0)}
 
 
-def test_commands_look_up_topics_with_their_client_options(broker: Broker, made: list[tuple[str, float]]) -> None:
+def test_pipeline_command_looks_up_its_topic_with_the_client_options_of_the_command_line(
+    broker: Broker, made: list[tuple[str, float]]
+) -> None:
     given = [f"{name}={value}" for name, value in OPTIONS.items()]
     args = argparse.Namespace(bootstrap=broker.bootstrap, timeout=5.0, option=given)
     found = known_topic(args, "t")
@@ -60,7 +64,7 @@ def test_commands_look_up_topics_with_their_client_options(broker: Broker, made:
     assert made == [("mine", 20.0)] * 2
 
 
-def test_invalid_client_options_are_refused_before_spark_starts(
+def test_pipeline_command_refuses_invalid_client_options_before_spark_starts(
     broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [
@@ -80,5 +84,5 @@ def test_invalid_client_options_are_refused_before_spark_starts(
         known_topic(args, "t")
 
 
-def test_message_about_one_partition_uses_the_singular() -> None:
+def test_message_with_a_count_of_one_partition_uses_the_singular() -> None:
     assert [counted_partitions(count) for count in (1, 2)] == ["1 partition", "2 partitions"]

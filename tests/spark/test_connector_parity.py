@@ -77,14 +77,16 @@ def test_penstock_refuses_a_job_that_sparks_connector_refuses(outcomes: Outcomes
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_each_documented_difference_from_sparks_connector_exists(outcomes: Outcomes, name: str) -> None:
+def test_each_difference_from_sparks_connector_that_the_documentation_lists_exists(
+    outcomes: Outcomes, name: str
+) -> None:
     assert outcomes[name]["penstock"] != outcomes[name]["kafka"]
     for source, words in zip(("kafka", "penstock"), DIFFERENT[name], strict=True):
         told = refusal(outcomes[name][source])
         assert told is None if words is None else words in (told or ""), source
 
 
-def test_penstock_and_sparks_connector_continue_each_others_checkpoints_without_lost_or_repeated_rows(
+def test_penstock_and_sparks_connector_continue_each_others_checkpoints_without_losing_rows(
     outcomes: Outcomes,
 ) -> None:
     for seen in outcomes["checkpoint of the other source"].values():

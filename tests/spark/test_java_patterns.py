@@ -45,6 +45,6 @@ def test_translated_pattern_matches_the_same_topic_names_as_in_java(pattern: str
 
 
 @pytest.mark.parametrize("pattern", ["b[", "(", r"\p{Nonsense}", r"\p{Digit", "[z-a]", "a{2,1}", "x" * 20_000])
-def test_invalid_pattern_is_refused_with_the_reason(pattern: str) -> None:
+def test_invalid_java_pattern_is_refused_with_the_reason(pattern: str) -> None:
     with pytest.raises(PatternError):
         java_pattern(pattern)

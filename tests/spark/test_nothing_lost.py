@@ -25,7 +25,7 @@ def send(broker: Broker, topic: str, *values: str) -> None:
         producer.send_many(topic, [(None, value.encode(), (), None) for value in values])
 
 
-def test_decided_batch_is_written_although_its_source_records_were_deleted(
+def test_batch_with_a_recorded_commit_decision_is_written_even_if_its_source_records_are_deleted(
     spark: Any, spark_broker: Broker, spark_steps: Path, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     source, target = new_topic(), new_topic()

@@ -100,7 +100,7 @@ def submit(
     return done.returncode, done.stdout + done.stderr
 
 
-def test_a_packed_environment_reads_and_writes_on_executors_without_penstock(
+def test_job_with_a_packed_environment_reads_and_writes_on_executors_without_penstock(
     tmp_path: Path, cluster: Standalone, broker: Broker, archive: Path
 ) -> None:
     unpack(archive, tmp_path)
@@ -122,7 +122,7 @@ def without_penstock(archive: Path) -> Path:
     return target
 
 
-def test_executors_without_penstock_can_load_it_from_py_files(
+def test_executors_without_penstock_can_load_penstock_from_py_files(
     tmp_path: Path, cluster: Standalone, broker: Broker, archive: Path, without_penstock: Path
 ) -> None:
     broker.create_topic("zipped", 2)
@@ -202,7 +202,7 @@ def copy_with_kills(
         driver.wait()
 
 
-def test_no_row_is_lost_or_doubled_when_executors_workers_and_the_driver_are_killed(
+def test_query_writes_each_row_once_although_executors_workers_and_driver_are_killed(
     tmp_path: Path, cluster: Standalone, broker: Broker, archive: Path
 ) -> None:
     broker.create_topic("copied", 2)

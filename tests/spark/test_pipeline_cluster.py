@@ -29,7 +29,7 @@ def executors(place: Path) -> int:
     return sum(path.is_dir() for number in (1, 2) for path in (place / f"work-{number}").glob("app-*/*"))
 
 
-def test_a_table_and_a_declared_pipeline_run_on_the_executors_of_a_cluster(tmp_path: Path) -> None:
+def test_table_pipeline_and_declarative_pipeline_run_on_the_executors_of_a_cluster(tmp_path: Path) -> None:
     import pyarrow.dataset as ds
 
     with Broker(data=tmp_path / "broker", topics={"orders": 2}) as broker, standalone(tmp_path) as cluster:

@@ -35,12 +35,12 @@ from penstock.testing import Broker
 NOBODY = "127.0.0.1:1"
 
 
-def test_unreachable_broker_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipeline_command_reports_an_unreachable_broker_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "table", "orders", "/tmp/t", "-b", NOBODY, "--timeout", "2"]) == Exit.CANNOT_CONNECT
     assert "nothing listens at 127.0.0.1:1" in capsys.readouterr().err
 
 
-def test_missing_topic_is_reported_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_pipeline_command_reports_a_missing_topic_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with Broker(config={"auto.create.topics.enable": "false"}) as broker:
         for words in (["table", "orders", "/tmp/t"], ["repartition", "orders", "other", "--checkpoint", "/tmp/c"]):
             assert main(["pipeline", *words, "-b", broker.bootstrap]) == Exit.NOT_FOUND
@@ -54,7 +54,7 @@ def test_upsert_into_a_parquet_table_is_a_usage_error(capsys: pytest.CaptureFixt
     assert "use a Delta table for upserts" in capsys.readouterr().err
 
 
-def test_an_unknown_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_option_of_a_pipeline_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", "table", "orders", "/tmp/t", "--formt", "delta"]) == Exit.USAGE
     assert "--formt" in capsys.readouterr().err
 
@@ -96,7 +96,7 @@ def test_demo_ends_after_the_given_time() -> None:
     assert not pipeline_ending.Ending(None, lambda: now).due()
 
 
-def test_demo_uses_another_port_if_the_default_port_is_in_use_but_fails_if_the_given_port_is_in_use(
+def test_demo_uses_another_port_if_the_default_port_is_taken_but_fails_if_a_given_port_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with socket.socket() as taken:
@@ -124,7 +124,7 @@ def test_a_wrong_time_for_the_demo_is_a_usage_error(
     assert capsys.readouterr().err == "penstock: RUN_SECONDS must be a number of seconds, not 'soon'\n"
 
 
-def test_failed_query_is_reported_with_the_message_of_its_source_error() -> None:
+def test_reason_of_a_failed_query_is_the_source_error_in_sparks_error_text() -> None:
     told = (
         "[STREAM_FAILED] Query …\n  File x\npenstock.spark.errors.SourceError: Data was lost.\nJVM stacktrace:\n at a"
     )
@@ -148,11 +148,11 @@ def test_failed_query_is_reported_with_the_message_of_its_source_error() -> None
         ),
     ],
 )
-def test_prefixes_and_suffixes_of_spark_and_java_are_removed_from_a_message(told: str, sentence: str) -> None:
+def test_reason_of_a_failed_query_has_no_prefixes_and_suffixes_of_spark_and_java(told: str, sentence: str) -> None:
     assert reason(RuntimeError(told)) == sentence
 
 
-def test_error_of_a_python_worker_is_reported_by_the_last_line_of_its_traceback() -> None:
+def test_reason_of_a_failed_query_is_the_last_line_of_a_python_workers_traceback() -> None:
     told = (
         "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
         '  File "worker.py", line 7, in main\n    work()\n      ^^^^\nOSError: No space left\n\n\tat org.apache'
@@ -160,7 +160,7 @@ def test_error_of_a_python_worker_is_reported_by_the_last_line_of_its_traceback(
     assert reason(RuntimeError(told)) == "OSError: No space left"
 
 
-def test_log_lines_of_py4j_are_suppressed() -> None:
+def test_pipeline_commands_suppress_log_lines_of_py4j() -> None:
     _silence_py4j()
     _silence_py4j()
 
@@ -173,7 +173,7 @@ def test_log_lines_of_py4j_are_suppressed() -> None:
 
 
 @pytest.mark.parametrize(("raised", "told"), [(BrokenPipeError(), False), (OSError("No space left"), True)])
-def test_worker_whose_connection_is_closed_prints_no_traceback(
+def test_python_worker_whose_connection_is_closed_prints_no_traceback(
     raised: OSError, told: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("pyspark")
@@ -186,7 +186,7 @@ def test_worker_whose_connection_is_closed_prints_no_traceback(
     assert ("No space left" in capsys.readouterr().err) is told
 
 
-def test_progress_shows_the_remaining_time() -> None:
+def test_progress_line_of_a_query_shows_the_remaining_time() -> None:
     state = QueryState("q", "orders", 4, 1000, 4000, rows_per_second=500.0, batch_ms=2000, lag=60_000)
     assert line(state) == "orders: batch 4, 1,000 rows in 2,000 ms, 500 rows/s, lag 60,000, 2 min to go"
     assert line(replace(state, lag=600)).endswith("lag 600, 1 s to go")
@@ -211,7 +211,7 @@ def test_progress_is_one_updated_line_on_a_terminal_and_plain_lines_elsewhere(
     assert said() == "\r\x1b[Kbatch 1\r\x1b[Kbatch 2\r\x1b[Kflow done\n"
 
 
-def test_job_without_a_query_shows_rows_rate_and_remaining_time() -> None:
+def test_progress_line_of_a_batch_job_shows_records_rate_and_remaining_time() -> None:
     assert told("backfill t", 1500, 6000, "records", 3.0) == (
         "backfill t: 1,500 of 6,000 records, 500 records/s, 9 s to go"
     )
@@ -229,7 +229,7 @@ def test_last_progress_line_is_shown_after_success_but_not_after_a_failure(capsy
     assert capsys.readouterr().err == ""
 
 
-def test_generated_events_are_the_same_for_the_same_seed() -> None:
+def test_demo_generates_the_same_events_for_the_same_seed() -> None:
     assert list(islice(events(1), 50)) == list(islice(events(1), 50))
     assert list(islice(events(1), 50)) != list(islice(events(2), 50))
 
@@ -251,7 +251,7 @@ DEMO = [sys.executable, "-m", "penstock.cli.main", "pipeline", "demo", "--port",
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_demo_stops_by_itself_and_reports_that_the_table_is_exact(tmp_path: Path) -> None:
+def test_demo_with_a_time_limit_stops_and_reports_that_the_table_has_all_events(tmp_path: Path) -> None:
     done = subprocess.run(
         [*DEMO, "--json"],
         env={**os.environ, "RUN_SECONDS": "5", "TMPDIR": str(tmp_path)},
@@ -309,7 +309,7 @@ def makefile(place: Path, command: str) -> list[str]:
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_make_exits_with_the_exit_code_of_its_command_after_ctrl_c_if_the_command_owns_the_foreground(
+def test_make_returns_the_exit_code_of_a_command_that_owns_the_foreground_after_ctrl_c(
     tmp_path: Path, alone: bool
 ) -> None:
     script = tmp_path / "command.py"
@@ -331,7 +331,7 @@ def test_make_exits_with_the_exit_code_of_its_command_after_ctrl_c_if_the_comman
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_demo_on_a_terminal_runs_until_ctrl_c_and_then_compares(tmp_path: Path) -> None:
+def test_demo_on_a_terminal_runs_until_ctrl_c_and_then_compares_table_and_events(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "RUN_SECONDS"}
     command = makefile(tmp_path / "Makefile", " ".join(DEMO))
     code, seen = on_terminal(command, {**environment, "TMPDIR": str(tmp_path), "COLUMNS": "100"}, "first rows after")
@@ -341,7 +341,7 @@ def test_demo_on_a_terminal_runs_until_ctrl_c_and_then_compares(tmp_path: Path) 
     assert "Traceback" not in seen
 
 
-def test_small_files_are_merged_by_directory_and_the_only_small_file_of_a_directory_is_left_out() -> None:
+def test_small_parquet_files_are_merged_per_directory_unless_a_directory_has_only_one() -> None:
     def entry(path: str, size: int) -> dict[str, Any]:
         return {"path": path, "size": size, "isDir": False}
 
@@ -357,7 +357,7 @@ def test_small_files_are_merged_by_directory_and_the_only_small_file_of_a_direct
         parse("v7\n{}")
 
 
-def test_parquet_query_that_follows_its_topic_stops_for_a_merge_after_many_batches_with_rows() -> None:
+def test_continuous_query_of_a_parquet_table_stops_for_a_merge_of_files_after_many_batches() -> None:
     class Query:
         lastProgress: dict[str, int] | None = None
 

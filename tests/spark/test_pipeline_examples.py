@@ -29,7 +29,7 @@ def load(path: str) -> ModuleType:
     return module
 
 
-def test_example_visit_ends_after_half_an_hour_without_clicks() -> None:
+def test_clickstream_example_ends_a_visit_after_half_an_hour_without_clicks() -> None:
     pytest.importorskip("pyspark")
     example = load("clickstream/clickstream.py")
     gap = example.GAP_MS
@@ -38,7 +38,7 @@ def test_example_visit_ends_after_half_an_hour_without_clicks() -> None:
     assert example.apart([]) == []
 
 
-def test_example_change_log_applied_to_a_table_gives_the_rows_of_the_database() -> None:
+def test_changes_of_the_change_capture_example_give_the_rows_of_its_database() -> None:
     made, rows = load("change-capture/change_capture.py").changes(3, 500)
     replayed: dict[str, Any] = {}
     for key, row in made:
@@ -53,7 +53,7 @@ def test_example_change_log_applied_to_a_table_gives_the_rows_of_the_database() 
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_clicks_become_visits_and_the_dashboard_leaves_out_late_clicks(spark: Any, tmp_path: Path) -> None:
+def test_clickstream_example_writes_visits_and_its_dashboard_leaves_out_late_clicks(spark: Any, tmp_path: Path) -> None:
     example = load("clickstream/clickstream.py")
     clicks = [click for _, click in example.visits(1, 20)]
     with Broker(topics={example.TOPIC: 2}) as broker:
@@ -79,7 +79,7 @@ def test_clicks_become_visits_and_the_dashboard_leaves_out_late_clicks(spark: An
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_example_table_of_customers_has_the_rows_of_the_database(tmp_path: Path) -> None:
+def test_table_of_the_change_capture_example_has_the_rows_of_its_database(tmp_path: Path) -> None:
     with Broker() as broker:
         command = [sys.executable, str(EXAMPLES / "change-capture" / "change_capture.py"), "--changes", "200"]
         command += ["--bootstrap", broker.bootstrap, "--table", str(tmp_path / "customers")]

@@ -46,7 +46,7 @@ def numbers_by_key(broker: Broker, topic: str, partitions: int) -> dict[str, lis
     return found
 
 
-def test_a_table_is_kept_current_and_can_be_written_back_to_a_topic(
+def test_table_follows_its_topic_and_can_be_written_back_to_a_topic(
     spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     source, target = new_topic(3), new_topic(3)
@@ -151,7 +151,7 @@ def test_merging_small_parquet_files_keeps_all_rows(
         spark.conf.unset("spark.sql.streaming.fileSink.log.compactInterval")
 
 
-def test_query_that_follows_its_topic_is_stopped_while_its_files_are_merged(
+def test_continuous_query_is_stopped_while_the_files_of_its_table_are_merged(
     spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, place = new_topic(1), str(tmp_path / "table")

@@ -27,7 +27,7 @@ def pipeline(*words: str, place: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=550, check=False, cwd=place)
 
 
-def test_creating_a_project_twice_is_refused(
+def test_second_creation_of_a_project_in_the_same_directory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -67,7 +67,7 @@ def test_pipeline_runs_are_listed_with_their_state(capsys: pytest.CaptureFixture
     assert main(["pipeline", "stop", "there"]) == Exit.NOT_FOUND
 
 
-def test_pipeline_run_is_recorded_until_its_end_and_continues_even_if_recording_fails(
+def test_pipeline_run_is_recorded_until_its_end_and_continues_if_its_file_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def state() -> tuple[str, str]:
@@ -97,7 +97,7 @@ def test_pipeline_run_is_recorded_until_its_end_and_continues_even_if_recording_
     assert [text.rpartition(": ")[2] for text in told] == ["`pipeline list` won't know this run"]
 
 
-def test_second_pipeline_with_the_same_name_gets_a_number() -> None:
+def test_second_running_pipeline_with_the_same_name_gets_a_number_in_its_name() -> None:
     other = os.getppid()
     runs.save(replace(runs.begin("table-orders", "/t"), pid=other, started=processes.started(other)))
     assert runs.free_name("table-orders") == "table-orders-2"

@@ -116,7 +116,7 @@ def test_log_file_of_an_archive_is_used_only_if_its_json_file_exists() -> None:
     assert pieces_named([f"{stem}.log", f"{stem}.json", f"{piece(7, 9).stem}.log", "notes.json"]) == [piece(0, 7)]
 
 
-def test_every_offset_is_read_once_from_overlapping_pieces() -> None:
+def test_every_offset_is_read_once_from_archive_files_that_overlap() -> None:
     pieces = [piece(0, 10), piece(0, 25), piece(10, 20), piece(20, 40), piece(50, 60)]
     parts = parts_of(pieces)
     assert parts == [Part(piece(0, 25), 0), Part(piece(20, 40), 25), Part(piece(50, 60), 50)]
@@ -187,7 +187,7 @@ def test_sealed_segment_is_archived_byte_for_byte_and_the_active_segment_is_not_
     assert both(broker, "bytes", place) == live(broker, "bytes")
 
 
-def test_pieces_fetched_from_the_broker_are_as_large_as_segments(broker: Broker, tmp_path: Path) -> None:
+def test_archive_files_with_batches_from_the_broker_are_as_large_as_segments(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("cut", 1, retention_ms="-1")
     fill(broker, "cut", range(4000))
     written = archive(broker, "cut", tmp_path, read_mode="wire", kafka_max_partition_fetch_bytes="200000")
@@ -208,7 +208,7 @@ def test_unsealed_records_that_retention_may_soon_delete_are_archived(broker: Br
 
 
 @pytest.mark.parametrize("mode", ["files", "wire"])
-def test_no_record_is_lost_or_repeated_while_the_topic_is_written_trimmed_and_compacted(
+def test_archive_has_each_record_once_while_the_topic_is_written_trimmed_and_compacted(
     broker: Broker, tmp_path: Path, mode: str
 ) -> None:
     topic = f"lively-{mode}"
@@ -307,7 +307,7 @@ def test_archive_in_an_object_store_has_the_same_files_as_in_a_directory(broker:
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
-def test_damaged_file_is_reported_by_name_in_one_sentence(broker: Broker, tmp_path: Path) -> None:
+def test_damaged_archive_file_is_reported_with_its_name_in_one_sentence(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("harmed", 1, retention_ms="-1")
     fill(broker, "harmed", range(300))
     archive(broker, "harmed", tmp_path, everything=True)
@@ -379,7 +379,7 @@ def test_recreated_topic_is_not_archived_into_the_old_archive(broker: Broker, tm
     ("uri", "known"),
     [("/a", True), ("a/b", True), ("file:/a", True), ("file:///a", True), ("s3a://b/c", True), ("ftp://b/c", False)],
 )
-def test_unsupported_addresses_are_refused(uri: str, known: bool) -> None:
+def test_archive_of_segments_at_an_unsupported_address_is_refused(uri: str, known: bool) -> None:
     assert Place(uri).known is known
     if not known:
         with pytest.raises(SourceError, match="is not an address for an archive of segments: use file://, s3a://"):

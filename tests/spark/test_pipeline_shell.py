@@ -79,7 +79,7 @@ def expected(numbers: range) -> dict[str, list[int]]:
     return {f"k{key}": [n for n in numbers if n % 5 == key] for key in range(5)}
 
 
-def test_a_table_is_kept_current_and_restored_to_a_point_in_time(
+def test_table_follows_its_topic_and_its_records_up_to_a_time_are_written_to_a_new_topic(
     shell: Shell, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     table = str(tmp_path / "table")
@@ -228,7 +228,7 @@ def test_archived_segments_are_restored_with_keys_times_and_headers_after_a_kill
     assert "Traceback" not in done.err
 
 
-def test_report_is_printed_as_a_table_and_written_as_a_page(
+def test_pipeline_report_prints_a_table_and_writes_an_html_page(
     shell: Shell, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     page = tmp_path / "report.html"
@@ -240,7 +240,9 @@ def test_report_is_printed_as_a_table_and_written_as_a_page(
     assert "<svg" in page.read_text()
 
 
-def test_user_errors_are_reported_in_one_sentence(shell: Shell, broker: Broker, topic: str, tmp_path: Path) -> None:
+def test_pipeline_commands_report_errors_of_the_user_in_one_sentence(
+    shell: Shell, broker: Broker, topic: str, tmp_path: Path
+) -> None:
     broker.create_topic(f"{topic}-empty", 1)
     (tmp_path / "file").write_text("")
     here, gone = str(tmp_path / "t"), str(tmp_path / "gone")

@@ -46,7 +46,7 @@ def rows_of(records: Any) -> list[Any]:
     return [None if none else (json.loads(text, parse_float=Decimal), bad) for none, text, bad in found]
 
 
-def test_each_json_value_of_a_batch_has_all_fields_in_columns_or_is_kept_in_column_bad(spark: Any) -> None:
+def test_json_value_of_a_batch_whose_fields_do_not_all_fit_into_columns_is_in_column_bad(spark: Any) -> None:
     first = evolving(spark.createDataFrame([(value,) for value in FIRST], "value BINARY").coalesce(1), None)
     batch = spark.createDataFrame([(value,) for value in [*SECOND, None]], "value BINARY").coalesce(1)
     second = evolving(batch, spark_type(first.after))
@@ -89,7 +89,7 @@ def changed(spark: Any, rows: list[tuple[Any, ...]], *fields: str) -> tuple[list
     )
 
 
-def test_record_without_a_key_becomes_a_row_that_no_record_replaces(spark: Any) -> None:
+def test_upsert_of_a_record_without_a_key_adds_a_row_that_no_later_record_replaces(spark: Any) -> None:
     rows = [
         (None, 1, 1, None, False),
         (None, 1, 2, None, False),
@@ -105,7 +105,7 @@ def test_record_without_a_key_becomes_a_row_that_no_record_replaces(spark: Any) 
     assert (ended, deleted) == ([("b", None)], [])
 
 
-def test_record_with_a_null_value_deletes_rows_by_its_record_key_even_if_the_table_key_is_in_value_fields(
+def test_null_value_deletes_rows_by_record_key_even_if_value_fields_are_the_key_of_the_table(
     spark: Any,
 ) -> None:
     rows = [
@@ -130,7 +130,7 @@ def test_missing_key_field_is_refused_only_if_the_batch_has_a_json_object(spark:
     assert (len(kept), ended, deleted) == (1, [], [("b", 1)])
 
 
-def test_record_with_an_unreadable_key_field_becomes_a_row_that_no_later_record_replaces(spark: Any) -> None:
+def test_record_with_a_bad_value_that_lacks_a_key_field_becomes_a_row_of_its_own(spark: Any) -> None:
     rows = [
         ("a", 1, None, "x", False),
         ("a", 1, None, "y", False),
@@ -146,7 +146,7 @@ def test_record_with_an_unreadable_key_field_becomes_a_row_that_no_later_record_
     assert sorted(row["_offset"] for row in replaced) == [2, 3], "and nothing replaces the others"
 
 
-def test_fields_may_have_the_names_that_an_upsert_uses_internally(spark: Any) -> None:
+def test_upsert_accepts_json_fields_with_names_that_it_uses_itself(spark: Any) -> None:
     fields = "row BIGINT, _until BIGINT, _lone BIGINT, new BIGINT, old BIGINT"
     rows = [("a", 1, 1, 1, 1, 1, None, "t", 0, 0, 0, False), ("b", 1, 2, 2, 2, 2, None, "t", 0, 1, 1, False)]
     table = spark.createDataFrame(rows, TABLE.replace("id BIGINT, n BIGINT", fields))
@@ -154,7 +154,7 @@ def test_fields_may_have_the_names_that_an_upsert_uses_internally(spark: Any) ->
     assert (row["_key"], row["row"], row["_until"]) == ("b", 1, 2)
 
 
-def test_option_for_bad_values_without_a_schema_is_refused() -> None:
+def test_table_job_with_option_value_bad_but_without_a_schema_is_refused() -> None:
     topic = Topic("localhost:1", "t", {"value.bad": "topic:dead"})
     with pytest.raises(SourceError, match=r"Option value\.bad needs --value-schema"):
         TableJob(topic, "/t").check()
@@ -162,7 +162,7 @@ def test_option_for_bad_values_without_a_schema_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("there", "wanted"), [("_spark_metadata", "delta"), ("_delta_log", "parquet")])
-def test_a_directory_with_a_table_of_the_other_format_is_refused(
+def test_table_job_refuses_a_directory_that_has_a_table_of_another_format(
     spark: Any, tmp_path: Path, there: str, wanted: str
 ) -> None:
     job = TableJob(Topic("localhost:1", "t"), str(tmp_path / "table"), format=wanted)

@@ -30,7 +30,7 @@ def seen(first: int, end: int) -> Comparison:
     return Comparison(("t", 0), 1, first, end, compared=[1, 2])
 
 
-def test_ranges_are_split_into_about_the_wanted_number_of_tasks() -> None:
+def test_verify_splits_the_ranges_of_all_partitions_into_about_the_wanted_number_of_tasks() -> None:
     targets = [target("large"), target("small"), target("gone"), target("empty")]
     parts = shared_out(targets, [seen(0, 1000), seen(0, 5), "no leader", seen(7, 7)], 10, tasks=20)
     assert [part.target.partition[0] for part in parts] == ["large"] * 17 + ["small"]
@@ -39,7 +39,7 @@ def test_ranges_are_split_into_about_the_wanted_number_of_tasks() -> None:
     assert max(len(part.spans) for part in shared_out([target("t")], [seen(0, 10_000)], 1, tasks=2)) == 100
 
 
-def test_results_of_tasks_are_combined_in_order() -> None:
+def test_verify_combines_the_results_of_spark_tasks_in_offset_order() -> None:
     far, near = Difference(2, 0, 9, 3, "other bytes"), Difference(2, 10, 19, 12, "other bytes")
     found = put_together(target("t"), seen(0, 20), [Found([far], [b"a"]), Found([near], [b"b"])])
     assert (found.differences, found.ranges, found.left_out) == ([far, near], 2, {})
@@ -48,7 +48,7 @@ def test_results_of_tasks_are_combined_in_order() -> None:
     assert failed.differences == []
 
 
-def test_spark_verify_has_the_same_result_as_one_process() -> None:
+def test_verify_in_spark_tasks_has_the_same_result_as_in_one_process() -> None:
     with Broker(topics={"t": 2}) as broker, broker.client() as client:
         with client.producer() as producer:
             producer.send_many("t", [(b"%d" % n, b"v%d" % n, (), None) for n in range(200)])
@@ -97,7 +97,7 @@ def damage(path: Path, number: int) -> int:
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_spark_verify_finds_the_offset_of_a_replica_changed_on_disk(
+def test_verify_with_spark_finds_the_offset_at_which_a_replica_was_changed_on_disk(
     shell: Shell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def alone(*words: str) -> tuple[int, Any]:

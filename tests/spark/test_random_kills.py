@@ -104,7 +104,7 @@ class Copy:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_killing_random_processes_neither_loses_nor_duplicates_a_row(tmp_path: Path, seed: int) -> None:
+def test_query_writes_each_row_once_although_random_processes_are_killed(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     kinds = [*KINDS, chance.choice(KINDS)]
     chance.shuffle(kinds)

@@ -31,11 +31,13 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Printed]:
         yield found
 
 
-def test_printed_options_work_with_penstocks_source_and_sink(spark: Any, printed: Printed, tmp_path: Path) -> None:
+def test_options_that_up_secure_prints_work_with_penstocks_source_and_sink(
+    spark: Any, printed: Printed, tmp_path: Path
+) -> None:
     assert round_trip(spark, "penstock", printed.spark, tmp_path) == EXPECTED
 
 
-def test_wrong_password_in_the_printed_options_is_refused_without_showing_it(spark: Any, printed: Printed) -> None:
+def test_error_about_a_wrong_password_in_the_options_does_not_show_the_password(spark: Any, printed: Printed) -> None:
     name = "kafka.sasl.jaas.config"
     wrong = {**printed.spark, name: printed.spark[name].replace('password="', 'password="not-')}
     with pytest.raises(Exception, match="Invalid credentials") as refused:
@@ -45,7 +47,7 @@ def test_wrong_password_in_the_printed_options_is_refused_without_showing_it(spa
 
 @pytest.mark.java
 @pytest.mark.slow
-def test_printed_options_work_with_sparks_own_connector(printed: Printed, tmp_path: Path) -> None:
+def test_options_that_up_secure_prints_work_with_sparks_own_connector(printed: Printed, tmp_path: Path) -> None:
     require_jars(lambda: connector_jars()[0])
     job = Path(__file__).with_name("secured_job.py")
     done = subprocess.run(

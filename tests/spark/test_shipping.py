@@ -31,13 +31,13 @@ SHIPPED = [
 
 
 @pytest.mark.parametrize("each", SHIPPED, ids=lambda each: type(each).__name__)
-def test_objects_sent_to_executors_arrive_unchanged(each: object) -> None:
+def test_readers_and_writers_are_unchanged_after_pickling_for_executors(each: object) -> None:
     found = cloudpickle.loads(cloudpickle.dumps(each))
     assert type(found) is type(each)
     assert found.__dict__.keys() == each.__dict__.keys()
 
 
-def test_executor_without_penstock_reports_it_in_one_sentence(tmp_path: Path) -> None:
+def test_executor_without_penstock_reports_the_missing_module_in_one_sentence(tmp_path: Path) -> None:
     source, reader, *_ = SHIPPED
     (tmp_path / "task").write_bytes(cloudpickle.dumps(lambda: (source, reader)))  # as Spark sends them
     archives = [str(path) for path in (Path(pyspark.__file__).parent / "python" / "lib").glob("*.zip")]

@@ -22,7 +22,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.mark.parametrize("step", ["task-prepared", *DRIVER_STEPS[2:6]])
-def test_node_killed_at_any_step_loses_no_row(cluster: Cluster, step: str) -> None:
+def test_each_row_is_written_once_although_query_and_leader_are_killed_at_any_step(cluster: Cluster, step: str) -> None:
     topic = f"at-{step}"
     cluster.create_topic(topic, 3)
     query = Query(cluster, topic)

@@ -69,7 +69,7 @@ def test_compressed_batch_from_columns_equals_the_batch_from_records(codec: int)
     assert build(as_rows(records), codec).seal(-1, -1, -1, False) == build_batch(records, compression=codec)
 
 
-def test_encoding_a_slice_of_a_column_begins_at_the_start_of_the_slice() -> None:
+def test_batch_encoded_from_a_slice_of_columns_has_only_the_rows_of_the_slice() -> None:
     records = some_records(5, 100)
     rows = as_rows(records).slice(40, 77)
     assert build(rows).seal(-1, -1, -1, False) == build_batch(records[40:77])
@@ -86,7 +86,7 @@ def test_batches_cut_from_columns_cover_all_rows_within_the_size_limit(seed: int
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_keys_hash_as_in_kafkas_producer(seed: int) -> None:
+def test_partition_of_a_key_is_the_same_as_in_kafkas_producer(seed: int) -> None:
     source = random.Random(seed)
     keys = [source.randbytes(source.randrange(40) if source.random() < 0.9 else 300) for _ in range(300)]
     column = pa.array([b"skipped", *keys], pa.binary()).slice(1)
@@ -94,7 +94,7 @@ def test_keys_hash_as_in_kafkas_producer(seed: int) -> None:
     assert partitions_of(column, 7, 0).tolist() == [partition_for_key(key, 7) for key in keys]
 
 
-def test_rows_without_a_key_go_to_the_partition_of_the_batch() -> None:
+def test_rows_without_a_key_go_to_the_partition_that_is_chosen_for_the_batch() -> None:
     column = pa.array([None, b"a", None], pa.binary())
     assert partitions_of(column, 9, 4).tolist() == [4, partition_for_key(b"a", 9), 4]
     assert partitions_of(pa.nulls(2, pa.binary()), 9, 4).tolist() == [4, 4]

@@ -67,7 +67,7 @@ def test_rows_are_visible_only_after_their_batch_is_committed(broker: Broker, to
     [(1, 3), *(pytest.param(*each, marks=pytest.mark.slow) for each in [(1, 2), (2, 3), (2, 2), (4, 3), (4, 2)])],
 )
 @pytest.mark.parametrize("step", [*TASK_STEPS, *DRIVER_STEPS])
-def test_a_restart_after_a_kill_at_any_step_writes_each_row_once(
+def test_query_that_is_killed_at_any_step_and_restarted_writes_each_row_once(
     broker: Broker, topic: str, step: str, occurrence: int, tasks_after: int
 ) -> None:
     query = Query(broker, topic)
@@ -86,7 +86,9 @@ def test_a_restart_after_a_kill_at_any_step_writes_each_row_once(
 @pytest.mark.slow
 @pytest.mark.parametrize("first", DRIVER_STEPS[2:])
 @pytest.mark.parametrize("second", [TASK_STEPS[-1], *DRIVER_STEPS[2:]])
-def test_two_kills_in_a_row_neither_lose_nor_repeat_a_row(broker: Broker, topic: str, first: str, second: str) -> None:
+def test_query_that_is_killed_twice_in_a_row_writes_each_row_once(
+    broker: Broker, topic: str, first: str, second: str
+) -> None:
     query = Query(broker, topic)
     for step in (first, second):
         with killed_at(step, 2), suppress(Killed):
@@ -106,7 +108,7 @@ def test_only_the_rows_of_the_task_attempt_that_spark_commits_are_written(broker
     assert open_transactions(broker, query) == []
 
 
-def test_task_attempt_after_the_decision_of_its_batch_writes_no_rows(broker: Broker, topic: str) -> None:
+def test_task_attempt_writes_no_rows_if_the_commit_of_its_batch_is_already_decided(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     message = query.attempt(0, 0, BATCHES[0])
     query.commit(0, [message])
@@ -116,7 +118,9 @@ def test_task_attempt_after_the_decision_of_its_batch_writes_no_rows(broker: Bro
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
 
 
-def test_task_attempt_between_decision_and_completion_ends_no_transaction(broker: Broker, topic: str) -> None:
+def test_task_attempt_after_the_commit_decision_leaves_the_decided_transactions_open(
+    broker: Broker, topic: str
+) -> None:
     query = Query(broker, topic)
     message = query.attempt(0, 0, BATCHES[0])
     with killed_at("driver-decided"), pytest.raises(Killed):
@@ -128,7 +132,7 @@ def test_task_attempt_between_decision_and_completion_ends_no_transaction(broker
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
 
 
-def test_replaced_driver_cannot_record_a_decision(broker: Broker, topic: str) -> None:
+def test_driver_that_was_replaced_cannot_record_a_commit_decision(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     zombies = [query.attempt(0, 0, BATCHES[0])]
     with killed_at("driver-checked"), pytest.raises(Killed):
@@ -151,9 +155,7 @@ def test_failed_batch_is_aborted_and_written_again(broker: Broker, topic: str) -
     assert sorted(committed_rows(broker, topic)) == ALL
 
 
-def test_abort_of_a_batch_does_not_undo_its_decision_when_the_commit_failed_afterwards(
-    broker: Broker, topic: str
-) -> None:
+def test_abort_after_a_recorded_commit_decision_does_not_undo_the_decision(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     messages = [query.attempt(0, 0, BATCHES[0])]
     with killed_at("driver-decided"), pytest.raises(Killed):
@@ -163,7 +165,9 @@ def test_abort_of_a_batch_does_not_undo_its_decision_when_the_commit_failed_afte
     assert sorted(committed_rows(broker, topic)) == ALL
 
 
-def test_transaction_ended_by_another_producer_is_detected_before_the_decision(broker: Broker, topic: str) -> None:
+def test_driver_detects_a_transaction_that_another_producer_ended_before_it_decides_to_commit(
+    broker: Broker, topic: str
+) -> None:
     from penstock.client.producer import ProducerSettings
 
     query = Query(broker, topic)
@@ -176,7 +180,7 @@ def test_transaction_ended_by_another_producer_is_detected_before_the_decision(b
     assert sorted(committed_rows(broker, topic)) == ALL
 
 
-def test_broker_killed_between_prepare_and_commit_loses_no_row(topic: str) -> None:
+def test_no_row_is_lost_if_the_broker_is_killed_between_prepare_and_commit(topic: str) -> None:
     with Broker() as own:
         own.create_topic(topic, 2)
         query = Query(own, topic)
@@ -195,7 +199,9 @@ def test_tasks_without_rows_prepare_no_transaction(broker: Broker, topic: str) -
     assert decision(broker, query) is None
 
 
-def test_last_committed_decision_is_found_despite_many_aborted_decisions_after_it(broker: Broker, topic: str) -> None:
+def test_last_commit_decision_is_found_despite_many_aborted_decision_records_after_it(
+    broker: Broker, topic: str
+) -> None:
     query = Query(broker, topic)
     query.commit(0, [query.attempt(0, 0, BATCHES[0])])
     with Client(broker.bootstrap) as client:
@@ -226,7 +232,9 @@ def test_prepared_transaction_does_not_time_out_but_an_unprepared_transaction_do
 
 
 @pytest.mark.parametrize("step", ["driver-decided", "driver-completed-one"])
-def test_decided_batch_is_completed_although_its_replay_has_no_rows(broker: Broker, topic: str, step: str) -> None:
+def test_batch_with_a_recorded_commit_decision_is_completed_although_its_replay_has_no_rows(
+    broker: Broker, topic: str, step: str
+) -> None:
     query = Query(broker, topic)
     messages = [query.attempt(0, slot, BATCHES[0][slot::2]) for slot in range(2)]
     with killed_at(step), pytest.raises(Killed):
@@ -239,7 +247,7 @@ def test_decided_batch_is_completed_although_its_replay_has_no_rows(broker: Brok
     assert open_transactions(broker, query) == []
 
 
-def test_decided_batch_that_is_never_replayed_is_completed_by_the_next_batch(broker: Broker, topic: str) -> None:
+def test_batch_with_a_recorded_commit_decision_is_completed_by_the_next_batch(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     messages = [query.attempt(0, slot, BATCHES[0][slot::3]) for slot in range(3)]
     with killed_at("driver-decided"), pytest.raises(Killed):
@@ -248,7 +256,9 @@ def test_decided_batch_that_is_never_replayed_is_completed_by_the_next_batch(bro
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0] + BATCHES[1])
 
 
-def test_empty_replay_of_an_undecided_batch_aborts_its_open_transactions(broker: Broker, topic: str) -> None:
+def test_empty_replay_of_a_batch_without_a_commit_decision_aborts_its_open_transactions(
+    broker: Broker, topic: str
+) -> None:
     query = Query(broker, topic)
     messages = [query.attempt(0, 0, BATCHES[0])]
     with killed_at("driver-checked"), pytest.raises(Killed):
@@ -260,7 +270,7 @@ def test_empty_replay_of_an_undecided_batch_aborts_its_open_transactions(broker:
     assert committed_rows(broker, topic) == []
 
 
-def test_no_row_is_lost_or_repeated_if_many_drivers_die_before_they_decide(
+def test_each_row_is_written_once_although_many_drivers_die_before_they_decide_to_commit(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sink_write, "PLACES", 2)
@@ -275,7 +285,7 @@ def test_no_row_is_lost_or_repeated_if_many_drivers_die_before_they_decide(
     assert open_transactions(broker, query) == []
 
 
-def test_driver_cannot_decide_transactions_that_a_task_has_aborted(
+def test_driver_cannot_decide_to_commit_transactions_that_a_task_has_aborted(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sink_write, "PLACES", 1)
@@ -288,7 +298,7 @@ def test_driver_cannot_decide_transactions_that_a_task_has_aborted(
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
 
 
-def test_task_and_commit_retry_their_first_connection(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sink_task_and_driver_commit_retry_their_first_connection(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Broker() as own:
         own.create_topic(topic, 2)
         query = Query(own, topic)

@@ -57,7 +57,7 @@ class Killable:
         (self.steps / step).write_text("")
 
 
-def test_killing_the_driver_at_every_step_neither_loses_nor_doubles_a_row(
+def test_query_writes_each_row_once_although_its_driver_is_killed_at_every_step(
     spark_broker: Broker, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic = new_topic(2)
@@ -70,7 +70,7 @@ def test_killing_the_driver_at_every_step_neither_loses_nor_doubles_a_row(
     assert sorted(committed_rows(spark_broker, topic)) == sorted(query.expected)
 
 
-def test_killing_tasks_at_every_step_neither_loses_nor_doubles_a_row(
+def test_query_writes_each_row_once_although_its_tasks_are_killed_at_every_step(
     spark_broker: Broker, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic = new_topic(2)

@@ -65,7 +65,9 @@ def test_wrong_options_are_refused_in_one_sentence(told: dict[str, str], sentenc
         ({"value": "string", "headers": "array<string>"}, "t", "array<struct<key:string,value:binary>>"),
     ],
 )
-def test_wrong_columns_are_refused(types: dict[str, str], topic: str | None, sentence: str) -> None:
+def test_sink_refuses_missing_columns_and_columns_of_wrong_types(
+    types: dict[str, str], topic: str | None, sentence: str
+) -> None:
     with pytest.raises(SourceError) as refused:
         check_columns(types, SinkOptions("", topic))
     assert sentence in str(refused.value)
@@ -78,7 +80,7 @@ def test_all_columns_of_sparks_own_sink_are_accepted() -> None:
     )
 
 
-def test_extra_columns_are_left_out_on_request_and_their_names_are_returned() -> None:
+def test_sink_leaves_out_extra_columns_with_option_extra_columns_ignore() -> None:
     types = {"key": "string", "value": "string", "offset": "bigint", "timestamp": "timestamp"}
     options = parse_sink_options(TO | {"topic": "t", "extraColumns": "ignore"}, streaming=False)
     assert check_columns(types, options) == ["offset"]
@@ -89,7 +91,7 @@ def test_extra_columns_are_left_out_on_request_and_their_names_are_returned() ->
         check_columns({"value": "int"}, options)
 
 
-def test_option_compatibility_makes_a_stream_deliver_at_least_once_and_ignores_misspelt_options() -> None:
+def test_option_compatibility_sets_at_least_once_delivery_and_ignores_misspelt_options() -> None:
     given = TO | {"compatibility": "kafka", "topik": "t", "kafka.compresion.type": "gzip", "kafka.acks": "1"}
     options = parse_sink_options(given, streaming=True)
     assert (options.exactly_once, options.acks, options.create_topics) == (False, 1, True)
@@ -97,11 +99,11 @@ def test_option_compatibility_makes_a_stream_deliver_at_least_once_and_ignores_m
     assert parse_sink_options(given | {"exactlyOnce": "true", "kafka.acks": "all"}, streaming=True).exactly_once
 
 
-def test_consumer_properties_are_ignored_without_a_warning() -> None:
+def test_sink_ignores_consumer_properties_without_a_warning() -> None:
     given = {"kafka.isolation.level": "read_committed", "kafka.fetch.max.bytes": "5", "kafka.max.poll.records": "3"}
     assert parse_sink_options(TO | given, streaming=True).without_effect == ()
 
 
-def test_option_names_of_a_vendor_are_ignored_with_a_warning() -> None:
+def test_sink_ignores_option_names_of_a_vendor_with_a_warning() -> None:
     options = parse_sink_options(TO | {"kafka.some.vendor.prop": "1", "label": "x"}, streaming=True)
     assert options.without_effect == ("label", "kafka.some.vendor.prop")

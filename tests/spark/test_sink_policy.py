@@ -15,46 +15,46 @@ A, B, C = (("a", PreparedTxnState(1, 0)), ("b", PreparedTxnState(2, 0)), ("c", P
 TRANSACTIONS = st.sets(st.sampled_from([A, B, C, ("a", PreparedTxnState(1, 2)), ("b", PreparedTxnState(2, 2))]))
 
 
-def test_decision_commits_the_prepared_transactions_of_a_batch_and_aborts_all_other_transactions() -> None:
+def test_commit_decision_commits_prepared_transactions_of_the_batch_and_aborts_all_others() -> None:
     assert next_decision(None, 4, [B, A], [A, B, C], replayed=False) == Decision(4, (A, B), (C,))
 
 
-def test_an_empty_replay_of_a_decided_batch_keeps_its_decision() -> None:
+def test_empty_replay_of_a_batch_does_not_change_its_recorded_commit_decision() -> None:
     decided = Decision(4, (A, B))
     assert next_decision(decided, 4, [], [A, B], replayed=False) == decided
     assert next_decision(decided, 4, [], [A, C], replayed=False) == Decision(4, (A, B), (C,))
 
 
-def test_next_batch_does_not_abort_transactions_of_the_decided_batch() -> None:
+def test_decision_about_the_next_batch_does_not_abort_transactions_of_the_previous_batch() -> None:
     decided = Decision(4, (A, B))
     assert next_decision(decided, 5, [C], [A, B, C], replayed=False) == Decision(5, (C,))
     assert next_decision(decided, 5, [], [A, B], replayed=False) == decided
 
 
-def test_batch_without_rows_is_decided_only_to_abort_open_transactions() -> None:
+def test_batch_without_rows_gets_a_decision_only_if_open_transactions_have_to_be_aborted() -> None:
     assert next_decision(None, 4, [], [], replayed=False) is None
     assert next_decision(None, 4, [], [C], replayed=False) == Decision(4, (), (C,))
 
 
-def test_transactions_that_another_driver_aborts_cannot_be_committed() -> None:
+def test_decision_to_commit_a_transaction_that_another_driver_aborted_is_refused() -> None:
     with pytest.raises(SourceError, match="aborted by another run"):
         next_decision(Decision(4, (A,), (C,)), 5, [C], [C], replayed=False)
 
 
-def test_batch_below_the_last_decided_batch_and_replay_of_a_batch_without_a_decision_are_refused() -> None:
+def test_batch_older_than_the_last_decision_and_replay_without_a_decision_are_refused() -> None:
     with pytest.raises(SourceError, match="Batch 3 is late"):
         next_decision(Decision(4, (A,)), 3, [], [], replayed=False)
     with pytest.raises(SourceError, match="lost records"):
         next_decision(Decision(4, (A,)), 5, [], [], replayed=True)
 
 
-def test_task_never_aborts_transactions_of_the_last_decision() -> None:
+def test_transactions_that_the_last_decision_commits_are_never_added_as_aborted() -> None:
     assert with_aborted(Decision(4, (A,), (B,)), [A, B, C]) == Decision(4, (A,), (B, C))
     assert with_aborted(None, [C]) == Decision(-1, (), (C,))
 
 
 @given(TRANSACTIONS, TRANSACTIONS, TRANSACTIONS, st.integers(0, 2))
-def test_no_transaction_is_both_committed_and_aborted(
+def test_no_decision_both_commits_and_aborts_a_transaction(
     decided: set[Prepared], prepared: set[Prepared], opened: set[Prepared], ahead: int
 ) -> None:
     last = Decision(4, tuple(sorted(decided)))
@@ -68,7 +68,7 @@ def test_no_transaction_is_both_committed_and_aborted(
     assert Decision.from_bytes(found.to_bytes()).batch == found.batch
 
 
-def test_decision_is_read_back_unchanged_and_the_older_format_without_aborts_can_be_read() -> None:
+def test_stored_decision_is_read_back_unchanged_also_in_the_format_without_aborted_transactions() -> None:
     decision = Decision(4, (A, B), (C,))
     assert Decision.from_bytes(decision.to_bytes()) == decision
     older = b'{"version": 1, "batch": 4, "transactions": {"a": "1:0"}}'

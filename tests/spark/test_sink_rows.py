@@ -33,14 +33,14 @@ def test_rows_with_a_key_go_in_order_to_the_partition_that_kafkas_producer_choos
     assert sum(map(len, found.values())) == 50
 
 
-def test_rows_without_a_key_go_to_one_partition_per_chunk() -> None:
+def test_rows_without_a_key_go_to_one_partition_that_changes_with_each_batch() -> None:
     router = Router(SinkOptions("", "t"), PARTITIONS.__getitem__, lambda: 1000, 0)
     batch = pa.record_batch({"value": pa.array(["a", "b"])})
     places = [[partition for _, partition, _ in router.route(batch)] for _ in range(5)]
     assert places == [[1], [2], [3], [0], [1]]
 
 
-def test_partition_column_overrides_the_key_unless_it_is_null() -> None:
+def test_partition_column_overrides_the_partition_of_the_key_unless_it_is_null() -> None:
     columns = {"key": pa.array(["k", "k"]), "value": pa.array(["a", "b"]), "partition": pa.array([3, None], pa.int32())}
     by_key = partition_for_key(b"k", 4)
     assert by_key != 3
@@ -48,7 +48,7 @@ def test_partition_column_overrides_the_key_unless_it_is_null() -> None:
 
 
 @pytest.mark.parametrize("wanted", [4, -1])
-def test_row_for_a_partition_that_the_topic_does_not_have_is_refused(wanted: int) -> None:
+def test_sink_refuses_a_row_for_a_partition_that_the_topic_does_not_have(wanted: int) -> None:
     with pytest.raises(SourceError, match=f"has partition {wanted}, but topic 't' has 4"):
         routed({"value": pa.array(["a"]), "partition": pa.array([wanted], pa.int32())})
 
@@ -60,17 +60,17 @@ def test_rows_go_to_the_topic_column_unless_option_topic_is_set() -> None:
     assert {topic for topic, _ in routed(columns, topic="u")} == {"u"}
 
 
-def test_row_without_a_topic_is_refused() -> None:
+def test_sink_refuses_a_row_without_a_topic() -> None:
     with pytest.raises(SourceError, match="has no topic"):
         routed({"topic": pa.array([None], pa.string()), "value": pa.array(["1"])}, topic=None)
 
 
-def test_small_batches_are_combined_and_empty_batches_are_dropped() -> None:
+def test_sink_combines_small_arrow_batches_and_drops_empty_ones() -> None:
     batches = [pa.record_batch({"value": pa.array(["x"] * count, pa.string())}) for count in (0, 3, 0, 4)]
     assert [chunk.num_rows for chunk in chunks(iter(batches))] == [7]
 
 
-def test_timestamp_column_overrides_the_clock_unless_it_is_null() -> None:
+def test_timestamp_column_sets_the_record_timestamp_unless_it_is_null() -> None:
     router = Router(SinkOptions("", "u"), PARTITIONS.__getitem__, lambda: 1000, 0)
     stamps = pa.array([5_000_000, None], pa.timestamp("us", tz="UTC"))
     [(_, _, rows)] = router.route(pa.record_batch({"value": pa.array(["a", "b"]), "timestamp": stamps}))

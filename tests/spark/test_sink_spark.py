@@ -31,7 +31,7 @@ def write(frame: Any, broker: Broker, **options: Any) -> None:
 
 
 @pytest.mark.parametrize("exactly_once", ["true", "false"])
-def test_a_batch_writes_every_row_once(
+def test_batch_query_writes_every_row_once_to_the_topic(
     spark: Any, spark_broker: Broker, new_topic: NewTopic, exactly_once: str
 ) -> None:
     topic = new_topic(3)
@@ -45,7 +45,9 @@ def test_a_batch_writes_every_row_once(
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_rows_are_written_with_every_codec(spark: Any, spark_broker: Broker, new_topic: NewTopic, codec: str) -> None:
+def test_sink_writes_rows_with_every_compression_codec(
+    spark: Any, spark_broker: Broker, new_topic: NewTopic, codec: str
+) -> None:
     topic = new_topic()
     write(rows_of(spark, 100), spark_broker, **{"topic": topic, "kafka.compression.type": codec})
     assert len(spark_broker.records(topic)) == 100
@@ -81,7 +83,7 @@ def test_sink_columns_set_topic_and_partition_and_headers_of_a_record(
         ({}, "give option topic"),
     ],
 )
-def test_errors_are_reported_before_any_task_runs(
+def test_sink_reports_wrong_options_and_missing_topics_without_a_traceback(
     spark: Any, spark_broker: Broker, options: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(Exception, match=re.escape(sentence)) as refused:
@@ -113,7 +115,7 @@ def test_restarted_stream_to_the_sink_continues_where_it_stopped(
     assert sorted(committed_rows(spark_broker, topic)) == expected
 
 
-def test_complete_mode_writes_the_whole_result_with_every_batch(
+def test_stream_in_complete_mode_writes_the_whole_result_with_every_batch(
     spark: Any, spark_broker: Broker, new_topic: NewTopic, tmp_path: Path
 ) -> None:
     topic, source = new_topic(1), tmp_path / "in"

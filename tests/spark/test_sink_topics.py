@@ -20,7 +20,7 @@ def rows() -> pa.RecordBatch:
     return pa.record_batch({"topic": pa.array(["new", "newer"]), "value": pa.array(["a", "b"])})
 
 
-def test_missing_topic_of_a_sink_is_created_by_the_broker_as_for_any_producer() -> None:
+def test_broker_creates_a_missing_topic_for_the_sink_as_for_any_producer() -> None:
     with Broker(config={"num.partitions": "3"}) as broker:
         write_plain(SinkOptions(broker.bootstrap), Task("q", 0, 0), iter([rows()]))
         with broker.client() as client:
@@ -42,7 +42,7 @@ def test_missing_topic_that_the_broker_does_not_create_is_reported_in_one_senten
             assert client.list_topics() == []
 
 
-def test_invalid_topic_name_is_refused_in_one_sentence() -> None:
+def test_sink_reports_an_invalid_topic_name_in_one_sentence() -> None:
     with (
         Broker() as broker,
         broker.client() as client,

@@ -74,7 +74,7 @@ def test_source_returns_the_same_rows_as_sparks_own_source(
 
 
 @pytest.mark.slow
-def test_filters_and_offsets_limit_the_records_that_are_read(
+def test_batch_query_reads_only_the_records_within_its_filters_and_offsets(
     spark: Any, spark_broker: Broker, new_topic: Callable[..., str]
 ) -> None:
     topic = new_topic(2)
@@ -93,7 +93,7 @@ def test_filters_and_offsets_limit_the_records_that_are_read(
     assert counts == {0: 140, 1: 200}
 
 
-def test_user_error_is_reported_in_one_sentence_at_the_start(
+def test_batch_query_reports_misspelt_options_and_missing_topics_in_one_sentence(
     spark: Any, spark_broker: Broker, new_topic: Callable[..., str]
 ) -> None:
     with pytest.raises(
@@ -106,7 +106,7 @@ def test_user_error_is_reported_in_one_sentence_at_the_start(
     assert "Traceback" not in str(refused.value)
 
 
-def test_values_are_decoded_and_bad_values_separated(
+def test_source_decodes_json_values_and_puts_bad_values_into_their_own_column(
     spark: Any, spark_broker: Broker, new_topic: Callable[..., str]
 ) -> None:
     topic = new_topic(1)

@@ -16,7 +16,7 @@ IDS = st.dictionaries(NAMES, st.text("xyz-_", min_size=1, max_size=3), max_size=
 
 
 @given(OFFSETS, IDS)
-def test_stream_offset_survives_a_round_trip_and_sparks_own_source_can_read_it(
+def test_stream_offset_is_read_back_unchanged_and_sparks_own_source_can_read_it(
     offsets: dict[tuple[str, int], int], ids: dict[str, str]
 ) -> None:
     topics = {topic for topic, _ in offsets}
@@ -27,7 +27,7 @@ def test_stream_offset_survives_a_round_trip_and_sparks_own_source_can_read_it(
 
 
 @given(OFFSETS, OFFSETS, IDS, IDS)
-def test_every_known_partition_continues_or_is_reported_as_changed(
+def test_each_changed_partition_is_reported_once_as_recreated_deleted_or_shortened(
     before: dict[tuple[str, int], int],
     after: dict[tuple[str, int], int],
     old: dict[str, str],

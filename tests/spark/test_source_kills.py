@@ -65,7 +65,9 @@ def drive(broker: Broker, place: Path, kill_after: int | None) -> None:
             process.wait()
 
 
-def test_every_row_arrives_once_however_often_the_driver_dies(spark: object, tmp_path: Path) -> None:
+def test_query_delivers_every_row_once_although_its_driver_is_killed_several_times(
+    spark: object, tmp_path: Path
+) -> None:
     from pyspark.sql import SparkSession
 
     assert isinstance(spark, SparkSession)

@@ -55,14 +55,14 @@ def peak_mb(broker: Broker, topic: str, mode: str, records: int, fetch_mb: int) 
 
 
 @pytest.mark.parametrize("mode", ["wire", "files"])
-def test_memory_does_not_grow_with_the_data(tmp_path: Path, mode: str) -> None:
+def test_memory_of_a_task_does_not_grow_with_the_size_of_the_topic(tmp_path: Path, mode: str) -> None:
     with Broker(data=tmp_path) as broker, broker.client() as client:
         small = peak_mb(broker, "small", mode, fill(client, "small", SMALL_MB), 2)
         large = peak_mb(broker, "large", mode, fill(client, "large", LARGE_MB), 2)
     assert large <= small + NOISE_MB
 
 
-def test_memory_of_a_task_is_proportional_to_its_fetch_size(tmp_path: Path) -> None:
+def test_memory_of_a_task_is_limited_to_a_multiple_of_its_fetch_size(tmp_path: Path) -> None:
     """A task holds one fetch that it decodes and one in flight, each with its columns, without further copies."""
     with Broker(data=tmp_path) as broker, broker.client() as client:
         records = fill(client, "topic", LARGE_MB // 2)

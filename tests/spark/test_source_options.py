@@ -27,7 +27,7 @@ from penstock.spark.stream import StreamReader
 WHERE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 
 
-def test_options_have_sparks_names_and_ignore_case() -> None:
+def test_source_options_have_the_names_of_sparks_kafka_source_and_ignore_case() -> None:
     options = parse_options(
         {
             "Kafka.Bootstrap.Servers": "a:1,b:2",
@@ -91,7 +91,7 @@ def test_wrong_options_are_refused_in_one_sentence(changes: dict[str, str], sent
         parse_options(WHERE | changes)
 
 
-def test_invalid_patterns_and_invalid_json_are_refused() -> None:
+def test_source_refuses_options_with_invalid_patterns_or_invalid_json() -> None:
     where = {"kafka.bootstrap.servers": "a:1"}
     assert parse_options(where | {"subscribePattern": "or.*"}).pattern == "or.*"
     assert parse_options(where | {"assign": '{"a":[1,0]}'}).assigned == (("a", 1), ("a", 0))
@@ -111,7 +111,7 @@ def test_unknown_option_names_are_ignored_and_misspelt_option_names_are_refused(
     assert lenient.max_offsets is None
 
 
-def test_access_tokens_come_from_the_endpoint_in_the_options(tmp_path: Path) -> None:
+def test_source_logs_in_with_access_tokens_from_the_endpoint_in_its_options(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t0k")
     security = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "OAUTHBEARER"}
     endpoint = {"kafka.sasl.oauthbearer.token.endpoint.url": (tmp_path / "token").as_uri()}
@@ -122,7 +122,7 @@ def test_access_tokens_come_from_the_endpoint_in_the_options(tmp_path: Path) -> 
         connection_settings(parse_options({**WHERE, **security}))
 
 
-def test_earliest_and_latest_are_valid_as_times() -> None:
+def test_earliest_and_latest_are_accepted_in_options_that_take_times() -> None:
     times = {"startingOffsetsByTimestamp": '{"orders":{"0":-2,"1":-1}}', "endingTimestamp": "-1"}
     options = parse_options(WHERE | times)
     assert options.starting == Position(timestamps={("orders", 0): EARLIEST, ("orders", 1): LATEST})
@@ -140,7 +140,7 @@ def test_pattern_does_not_match_internal_topics_of_brokers_and_sinks() -> None:
     assert matching("__.*", topics) == ["__mine"]
 
 
-def test_stream_reports_wrong_options_in_its_first_call() -> None:
+def test_stream_reader_reports_wrong_options_in_its_first_method_call() -> None:
     given = WHERE | {"endingOffsets": "latest"}
     reader = StreamReader(given, StructType())  # Spark drops the message of an error in the constructor
     for call in (reader.initialOffset, reader.getDefaultReadLimit, lambda: reader.latestOffset({}, ReadAllAvailable())):
@@ -160,7 +160,7 @@ def test_stream_refuses_ending_offsets() -> None:
 # Ranges
 
 
-def test_long_ranges_are_cut_without_gaps_or_overlaps() -> None:
+def test_long_offset_ranges_are_split_without_gaps_or_overlaps() -> None:
     whole = [OffsetRange("t", 0, 10, 110), OffsetRange("t", 1, 0, 3), OffsetRange("t", 2, 5, 5)]
     for pieces in (split(whole), split(whole, min_partitions=7), split(whole, max_records=9)):
         for each in whole:
@@ -173,7 +173,7 @@ def test_long_ranges_are_cut_without_gaps_or_overlaps() -> None:
     assert max(piece.size for piece in split(whole, max_records=9)) <= 9
 
 
-def test_record_limit_is_divided_in_proportion_to_partition_sizes_and_no_partition_starves() -> None:
+def test_record_limit_of_a_batch_is_divided_in_proportion_to_partition_sizes() -> None:
     start = {("t", 0): 0, ("t", 1): 100, ("t", 2): 7}
     end = {("t", 0): 1000, ("t", 1): 101, ("t", 2): 7}
     moved = limited(start, end, 100)

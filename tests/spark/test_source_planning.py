@@ -100,7 +100,7 @@ def test_batch_reads_the_offset_ranges_given_in_the_options(broker: Broker, topi
     assert len(planned(broker, subscribe=topic, maxRecordsPerPartition="10")) == 15
 
 
-def test_times_are_resolved_to_offsets(broker: Broker, topic: str) -> None:
+def test_starting_and_ending_times_are_resolved_to_offsets(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 100, since_ms=1000)
     send(broker, topic, 1, 100, since_ms=1050)
     assert planned(broker, subscribe=topic, startingTimestamp="1060", endingTimestamp="1090") == [
@@ -115,7 +115,7 @@ def test_times_are_resolved_to_offsets(broker: Broker, topic: str) -> None:
     assert planned(broker, subscribe=topic, **late) == [(1, 50, 100)]
 
 
-def test_missing_offsets_are_reported_with_the_existing_range(broker: Broker, topic: str) -> None:
+def test_read_of_missing_offsets_is_refused_with_the_range_of_existing_offsets(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 10)
     beyond = json.dumps({topic: {"0": 11, "1": 0}})
     with pytest.raises(SourceError, match="-0 holds offsets 0 to 10, but 11 to 10 were requested"):
@@ -132,7 +132,7 @@ def test_missing_offsets_are_reported_with_the_existing_range(broker: Broker, to
     assert planned(broker, subscribePattern="nothing-here.*") == []
 
 
-def test_an_unreachable_broker_is_reported_in_one_sentence() -> None:
+def test_source_reports_an_unreachable_broker_in_one_sentence() -> None:
     options = parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
     with pytest.raises(SourceError, match=r"Can't connect to 127.0.0.1:1: .* Is the broker up"):
         BatchReader(options, None).partitions()
@@ -174,7 +174,7 @@ def test_stream_plans_consecutive_batches_within_its_limit(broker: Broker, topic
     reader.stop()
 
 
-def test_partitions_and_topics_that_appear_later_are_read_from_their_beginning(broker: Broker) -> None:
+def test_stream_reads_new_partitions_and_topics_from_their_beginning(broker: Broker) -> None:
     first = f"grow-{next(NAMES)}"
     second = f"{first}-later"  # sorts after the first, whatever the number
     broker.create_topic(first, 1)
@@ -191,7 +191,7 @@ def test_partitions_and_topics_that_appear_later_are_read_from_their_beginning(b
     reader.stop()
 
 
-def test_available_now_ends_at_the_offsets_of_its_start(broker: Broker, topic: str) -> None:
+def test_available_now_query_ends_at_the_offsets_that_were_the_latest_at_its_start(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 10)
     reader = streaming(broker, topic, minOffsetsPerTrigger="1000")
     reader.prepareForTriggerAvailableNow()
@@ -205,7 +205,7 @@ def test_available_now_ends_at_the_offsets_of_its_start(broker: Broker, topic: s
     reader.stop()
 
 
-def test_batch_waits_for_min_offsets_or_max_trigger_delay(
+def test_stream_batch_waits_for_min_offsets_but_not_longer_than_max_trigger_delay(
     broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 0.0
@@ -239,7 +239,7 @@ def test_lost_data_stops_a_stream_unless_fail_on_data_loss_is_false(broker: Brok
 
 @pytest.mark.parametrize("now", [True, False], ids=["available-now", "following"])
 @pytest.mark.parametrize("counts", [(2, 0), (20, 0)], ids=["shorter", "grown past the old end"])
-def test_recreated_topic_stops_a_stream_or_is_read_from_its_beginning(
+def test_recreated_topic_stops_a_stream_or_with_fail_on_data_loss_false_is_read_from_its_start(
     broker: Broker, topic: str, counts: tuple[int, ...], now: bool
 ) -> None:
     send(broker, topic, 0, 5)
@@ -292,7 +292,7 @@ def test_available_now_detects_lost_records_by_offsets_if_the_checkpoint_has_no_
     reader.stop()
 
 
-def test_partition_that_is_no_longer_subscribed_keeps_its_offset(broker: Broker, topic: str) -> None:
+def test_stream_keeps_the_offset_of_a_partition_that_is_no_longer_subscribed(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 5)
     reader = streaming(broker, "", assign=json.dumps({topic: [1]}))
     assert plain(reader.latestOffset({topic: {"0": 3, "1": 0}}, ALL)) == {topic: {"0": 3, "1": 0}}
@@ -318,7 +318,7 @@ def test_batch_planned_before_a_topic_was_recreated_reads_none_of_its_new_record
     tolerant.stop()
 
 
-def test_progress_is_committed_to_the_group_in_option_commit_group(broker: Broker, topic: str) -> None:
+def test_stream_commits_its_progress_to_the_group_in_option_commit_group(broker: Broker, topic: str) -> None:
     send(broker, topic, 0, 10)
     reader = streaming(broker, topic, **{"commit.group": "watched"})
     reader.commit({topic: {"0": 7, "1": 0}})
@@ -351,7 +351,7 @@ def progress(**changes: object) -> dict[str, object]:
     }
 
 
-def test_lag_is_the_latest_offset_minus_the_read_offset() -> None:
+def test_lag_of_a_query_is_the_latest_offset_minus_the_read_offset() -> None:
     state = state_of(progress())
     assert state.lag == 18
     assert state.lags == {("t", 0): 15, ("t", 1): 0, ("t", 2): 3}

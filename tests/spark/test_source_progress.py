@@ -27,7 +27,7 @@ def progress(batch: int, rows: int) -> Any:
     return SimpleNamespace(progress=SimpleNamespace(json=json.dumps(told)))
 
 
-def test_published_query_is_visible_to_other_processes() -> None:
+def test_query_that_is_published_under_a_name_is_visible_to_other_processes() -> None:
     seen: list[QueryState] = []
     spark = SimpleNamespace(streams=SimpleNamespace(addListener=lambda _: None))
     watcher = watch(spark, seen.append, publish="my-job")

@@ -75,7 +75,7 @@ def copy(broker: Broker, place: Path, master: str, settings: dict[str, str], kil
         driver.wait()
 
 
-def test_killing_executors_neither_loses_nor_doubles_a_row(tmp_path: Path) -> None:
+def test_query_from_source_to_sink_writes_each_row_once_although_executors_are_killed(tmp_path: Path) -> None:
     with Broker() as broker, standalone(tmp_path) as cluster:
         expected = filled(broker)
         killed: list[int] = []
@@ -94,7 +94,7 @@ def test_killing_executors_neither_loses_nor_doubles_a_row(tmp_path: Path) -> No
     assert batches_done(tmp_path / "checkpoint") >= RECORDS // PER_BATCH
 
 
-def test_killing_the_broker_neither_loses_nor_doubles_a_row(tmp_path: Path) -> None:
+def test_query_from_source_to_sink_writes_each_row_once_although_the_broker_is_killed(tmp_path: Path) -> None:
     with Broker(data=tmp_path / "broker") as broker:
         expected = filled(broker)
 

@@ -70,7 +70,7 @@ def test_stream_reads_every_record_once_across_restarts_and_new_partitions(
 
 
 @pytest.mark.slow
-def test_running_stream_survives_a_restart_of_its_broker(spark: Any, tmp_path: Path) -> None:
+def test_running_stream_continues_after_a_restart_of_its_broker(spark: Any, tmp_path: Path) -> None:
     with Broker(data=tmp_path / "data", topics={"t": 2}) as mortal:
         send(mortal, "t", range(300))
         query = (
@@ -92,7 +92,7 @@ def test_running_stream_survives_a_restart_of_its_broker(spark: Any, tmp_path: P
 
 
 @pytest.mark.slow
-def test_lost_data_stops_the_query_with_one_sentence(
+def test_stream_whose_next_records_were_deleted_stops_with_one_sentence(
     spark: Any, spark_broker: Broker, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic = new_topic(1)

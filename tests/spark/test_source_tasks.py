@@ -87,7 +87,9 @@ class Never:
         raise AssertionError("the broker was asked")
 
 
-def test_files_and_fetches_give_the_same_records_on_any_range(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_task_reads_the_same_records_from_files_and_by_fetch_for_any_range(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broker.create_topic("plain", 1)
     for codec in range(5):
         fill(broker, "plain", range(codec * 1500, codec * 1500 + 1500), compression=codec)
@@ -102,7 +104,7 @@ def test_files_and_fetches_give_the_same_records_on_any_range(broker: Broker, mo
         assert rows(wanted, [task]) == [expected[offset] for offset in range(task.start, task.end)]
 
 
-def test_files_and_fetches_give_the_same_records_of_a_compacted_log(broker: Broker) -> None:
+def test_task_reads_the_same_records_of_a_compacted_log_from_files_and_by_fetch(broker: Broker) -> None:
     broker.create_topic("compacted", 1, cleanup_policy="compact", min_cleanable_dirty_ratio="0.01")
     for _ in range(3):
         fill(broker, "compacted", range(2000), keys=50)
@@ -122,7 +124,9 @@ def test_files_and_fetches_give_the_same_records_of_a_compacted_log(broker: Brok
 
 
 @pytest.mark.parametrize("mode", ["wire", "files"])
-def test_aborted_and_open_transactions_are_invisible_to_committed_reads(broker: Broker, mode: str) -> None:
+def test_task_with_read_committed_returns_no_records_of_aborted_and_open_transactions(
+    broker: Broker, mode: str
+) -> None:
     topic = f"transactions-{mode}"
     broker.create_topic(topic, 1)
     with broker.client() as client:
@@ -157,7 +161,7 @@ def test_aborted_and_open_transactions_are_invisible_to_committed_reads(broker: 
         open_one.close()
 
 
-def test_records_deleted_by_retention_are_data_loss_but_gaps_are_not(broker: Broker) -> None:
+def test_records_deleted_by_retention_are_reported_as_data_loss_but_offset_gaps_are_not(broker: Broker) -> None:
     broker.create_topic("trimmed", 1)
     fill(broker, "trimmed", range(200))
     early = tasks_of(options(broker, "trimmed", read_mode="wire"))
@@ -169,7 +173,7 @@ def test_records_deleted_by_retention_are_data_loss_but_gaps_are_not(broker: Bro
     assert [row["offset"] for row in found] == list(range(150, 200))
 
 
-def test_directory_of_another_cluster_is_not_read(broker: Broker, tmp_path: Path) -> None:
+def test_task_does_not_read_a_log_directory_of_another_cluster(broker: Broker, tmp_path: Path) -> None:
     broker.create_topic("elsewhere", 1)
     fill(broker, "elsewhere", range(10))
     wanted = options(broker, "elsewhere", read_mode="files")
@@ -187,7 +191,7 @@ def test_directory_of_another_cluster_is_not_read(broker: Broker, tmp_path: Path
     assert len(rows(options(broker, "elsewhere", read_mode="auto"), [task])) == 10
 
 
-def test_the_rest_of_a_range_is_fetched_if_compaction_swaps_files_or_a_file_is_damaged(
+def test_task_fetches_from_the_broker_if_compaction_swaps_files_or_a_file_is_damaged(
     broker: Broker, tmp_path: Path
 ) -> None:
     broker.create_topic("damaged", 1)
@@ -210,7 +214,9 @@ def test_the_rest_of_a_range_is_fetched_if_compaction_swaps_files_or_a_file_is_d
     assert list(files.read_files(str(directory), 0, 4000, read_committed=False)) == []
 
 
-def test_records_after_a_hole_in_a_segment_are_not_skipped(broker: Broker, tmp_path: Path) -> None:
+def test_read_of_segment_files_ends_at_a_damaged_part_instead_of_skipping_records(
+    broker: Broker, tmp_path: Path
+) -> None:
     broker.create_topic("holed", 1)
     fill(broker, "holed", range(4000))
     (task,) = tasks_of(options(broker, "holed"))
@@ -226,7 +232,7 @@ def test_records_after_a_hole_in_a_segment_are_not_skipped(broker: Broker, tmp_p
     assert ends[-1] == batches[3][0].base_offset
 
 
-def test_scan_continues_when_the_log_moves_to_another_directory(tmp_path: Path) -> None:
+def test_task_continues_when_the_log_moves_to_another_directory_during_the_read(tmp_path: Path) -> None:
     config = {"log.dirs": f"{tmp_path}/a,{tmp_path}/b", "log.segment.bytes": "1048576"}
     with Broker(data=tmp_path / "a", topics={"moving": 1}, config=config) as broker:
         fill(broker, "moving", range(4000))
@@ -255,7 +261,7 @@ def test_scan_continues_when_the_log_moves_to_another_directory(tmp_path: Path) 
         assert len(rows(wanted, [task])) == 4000, "a task that starts later fetches from the broker"
 
 
-def test_memory_is_bounded_by_the_fetch_size(broker: Broker) -> None:
+def test_arrow_batches_of_a_task_are_limited_by_the_fetch_size(broker: Broker) -> None:
     broker.create_topic("portions", 1)
     fill(broker, "portions", range(3000))
     wanted = options(broker, "portions", read_mode="wire", kafka_max_partition_fetch_bytes="50000")
@@ -265,7 +271,7 @@ def test_memory_is_bounded_by_the_fetch_size(broker: Broker) -> None:
     assert max(sizes) < 200_000
 
 
-def test_reading_continues_at_the_same_offset_after_a_broker_restart(tmp_path: Path) -> None:
+def test_task_continues_at_the_same_offset_after_a_broker_restart(tmp_path: Path) -> None:
     with Broker(data=tmp_path / "data", topics={"t": 1}) as mortal:
         fill(mortal, "t", range(2000))
         wanted = options(mortal, "t", read_mode="wire", kafka_max_partition_fetch_bytes="100000")

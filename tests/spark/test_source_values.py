@@ -57,7 +57,7 @@ def bads(found: list[tuple[Any, bytes | None, str | None]]) -> list[bytes]:
     return [bad for _, bad, _ in found if bad is not None]
 
 
-def test_json_is_decoded_and_invalid_json_is_separated() -> None:
+def test_json_values_are_decoded_and_invalid_json_goes_to_the_column_of_bad_values() -> None:
     wrong = [b"nope", b"", b"[1]", b'{"id":"text"}', b'{"id":1}{"id":2}', b'{"id":{}', b'{"name":"}', b"\xff{}"]
     right = [b'{"id":1,"name":"a"}', b"{}", b' {"id":2,\n "more":[{}]} ', None]
     mixed = [value for pair in zip(right * 2, wrong, strict=True) for value in pair]
@@ -67,14 +67,14 @@ def test_json_is_decoded_and_invalid_json_is_separated() -> None:
     assert goods(found) == once * 2
 
 
-def test_thousands_of_values_are_decoded_in_order() -> None:
+def test_thousands_of_json_values_are_decoded_in_order() -> None:
     values: list[bytes | None] = [b'{"id":%d}' % number if number % 997 else b"bad" for number in range(5000)]
     found = decoded(values, value_format="json", value_schema=PERSON)
     assert [value and value["id"] for value, _, _ in found] == [n if n % 997 else None for n in range(5000)]
     assert len(bads(found)) == 6
 
 
-def test_csv_lines_are_decoded_to_columns() -> None:
+def test_csv_values_are_decoded_to_columns() -> None:
     found = decoded(
         [b"1;x", b"2;", b"x;y", b"3", b'4;"a;b"', b'5;"open', b"", b"6;a\n7;b", None],
         value_format="csv",
@@ -92,7 +92,7 @@ def test_values_that_are_not_utf8_are_bad_if_option_value_format_is_string() -> 
 
 
 @pytest.mark.parametrize("prefix", [b"", b"\0\0\0\0\7"])
-def test_avro_records_are_decoded(prefix: bytes) -> None:
+def test_avro_values_are_decoded_to_columns(prefix: bytes) -> None:
     fastavro = pytest.importorskip("fastavro")
     schema = {
         "type": "record",
@@ -120,7 +120,7 @@ def test_avro_records_are_decoded(prefix: bytes) -> None:
     assert bads(found) == [b""]
 
 
-def test_protobuf_messages_are_decoded(tmp_path: Path) -> None:
+def test_protobuf_values_are_decoded_to_columns(tmp_path: Path) -> None:
     descriptors = pytest.importorskip("google.protobuf.descriptor_pb2")
     file = descriptors.FileDescriptorProto(name="person.proto", package="p", syntax="proto3")
     message = file.message_type.add(name="Person")
@@ -152,7 +152,7 @@ def test_protobuf_messages_are_decoded(tmp_path: Path) -> None:
         ({"value.format": "string", "value.bad": "elsewhere"}, "column, fail or topic:NAME"),
     ],
 )
-def test_invalid_schema_is_refused(options: dict[str, str], sentence: str) -> None:
+def test_source_refuses_invalid_value_schemas_and_missing_value_options(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(SourceError, match=sentence):
         source_schema(WHERE | options)
 
@@ -168,7 +168,7 @@ def test_schema_in_ddl_is_passed_to_spark_unparsed() -> None:
     assert "`value` STRUCT<id LONG>, `topic` string" in found
 
 
-def test_schema_is_inferred_and_bad_records_are_sent_to_a_topic(penstock: Broker) -> None:
+def test_schema_of_values_is_inferred_and_bad_records_are_sent_to_a_topic(penstock: Broker) -> None:
     penstock.create_topics({"t": 2, "dead": 1})
     with penstock.client() as client, client.producer() as producer:
         for partition in (0, 1):

@@ -13,7 +13,7 @@ import pytest
 from penstock.spark.workers import choose_python, launcher, settle
 
 
-def test_workers_use_installed_modules_and_keep_the_rest_of_the_path(tmp_path: Path) -> None:
+def test_python_workers_use_the_installed_pyspark_and_keep_other_entries_of_their_path(tmp_path: Path) -> None:
     script = launcher(parent=tmp_path)
     assert launcher(parent=tmp_path) == script
     code = "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:])"
@@ -28,7 +28,7 @@ def test_workers_use_installed_modules_and_keep_the_rest_of_the_path(tmp_path: P
     assert done.stdout.strip() == "/a b:/x/mine.zip ['one:two', 'three four']"
 
 
-def test_launcher_script_is_used_only_in_local_mode_and_if_no_python_is_set(
+def test_launcher_script_of_python_workers_is_used_only_in_local_mode_and_if_no_python_is_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -43,7 +43,7 @@ def test_launcher_script_is_used_only_in_local_mode_and_if_no_python_is_set(
     assert chosen == {"PYSPARK_PYTHON": "/opt/python"}
 
 
-def test_workers_use_this_python_if_the_launcher_script_cannot_be_written(
+def test_python_workers_run_this_python_if_the_launcher_script_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")

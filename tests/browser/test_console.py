@@ -183,7 +183,7 @@ def test_every_page_of_the_console_shows_its_data_in_light_and_dark_mode(
     opened.close()
 
 
-def test_a_topic_is_created_configured_written_searched_trimmed_and_deleted(console: Console) -> None:
+def test_user_of_the_console_creates_configures_writes_searches_trims_and_deletes_a_topic(console: Console) -> None:
     page = console.open("topics")
     page.get_by_role("button", name="Create topic…").click()
     page.get_by_label("Name", exact=True).fill("made")
@@ -223,7 +223,7 @@ def test_a_topic_is_created_configured_written_searched_trimmed_and_deleted(cons
     page.get_by_text("Topic made is deleted").wait_for()
 
 
-def test_new_messages_are_shown_while_they_arrive(console: Console) -> None:
+def test_console_shows_new_messages_of_a_topic_while_they_arrive(console: Console) -> None:
     page = console.open("topics/orders/messages")
     page.get_by_role("button", name="Live tail").click()
     page.get_by_text("● live").wait_for()
@@ -231,7 +231,7 @@ def test_new_messages_are_shown_while_they_arrive(console: Console) -> None:
     page.get_by_role("button", name="Stop").click()
 
 
-def test_html_in_names_and_values_is_shown_as_text_and_never_executed(console: Console) -> None:
+def test_console_shows_html_in_names_and_values_as_text_and_never_executes_it(console: Console) -> None:
     page = console.open("topics/evil/messages")
     page.locator("main td", has_text="onerror").first.click()
     assert EVIL in page.locator("dialog").inner_text()
@@ -241,7 +241,7 @@ def test_html_in_names_and_values_is_shown_as_text_and_never_executed(console: C
     page.wait_for_selector("h1:has-text('<b>night</b>')")
 
 
-def test_offsets_of_a_group_are_reset_after_a_dry_run(console: Console) -> None:
+def test_console_shows_a_dry_run_before_it_resets_the_offsets_of_a_group(console: Console) -> None:
     page = console.open(PAGES[8])
     page.get_by_role("button", name="Reset offsets…").click()
     page.get_by_label("target").select_option("latest")
@@ -252,7 +252,7 @@ def test_offsets_of_a_group_are_reset_after_a_dry_run(console: Console) -> None:
     page.get_by_text("2 partitions moved, 0 refused.").wait_for()
 
 
-def test_records_in_flight_of_a_share_group_are_archived(console: Console, cluster: Cluster) -> None:
+def test_user_of_the_console_archives_records_in_flight_of_a_share_group(console: Console, cluster: Cluster) -> None:
     with cluster.client() as client, holding(client, "gang", "jobs"):
         page = console.open("share/gang")
         page.get_by_role("button", name="archive…").first.click()
@@ -262,7 +262,7 @@ def test_records_in_flight_of_a_share_group_are_archived(console: Console, clust
         page.get_by_text("No records are in flight.").wait_for()
 
 
-def test_pages_can_be_opened_and_searched_with_the_keyboard(console: Console) -> None:
+def test_pages_of_the_console_can_be_opened_and_searched_with_the_keyboard(console: Console) -> None:
     page = console.open("overview")
     page.keyboard.press("g")
     page.keyboard.press("t")
@@ -276,7 +276,9 @@ def test_pages_can_be_opened_and_searched_with_the_keyboard(console: Console) ->
     page.wait_for_selector("h1:has-text('orders')")
 
 
-def test_a_killed_node_is_shown_with_its_cause_on_every_page(console: Console, cluster: Cluster) -> None:
+def test_console_shows_a_killed_node_and_the_cause_of_the_problem_on_every_page(
+    console: Console, cluster: Cluster
+) -> None:
     page = console.open("overview")
     cluster.kill(3)
     page.locator(".causes", has_text="Node 3").wait_for()

@@ -114,7 +114,7 @@ def test_every_version_of_api_versions_lists_the_features_and_versions_of_kafka(
         """)
 
 
-def test_an_invalid_software_name_is_an_invalid_request(peer: Peer) -> None:
+def test_api_versions_request_with_an_invalid_software_name_gets_invalid_request(peer: Peer) -> None:
     for name in ("", " ", "bad name", "-x", "x-", "ok\n", "é", "a_b", ".", "a", "a-b.c", "1"):
         for version, software in ((3, (name, "1")), (4, ("fine", name))):
             request = ApiVersionsRequest(client_software_name=software[0], client_software_version=software[1])
@@ -163,7 +163,7 @@ UNSUPPORTED = {
 
 
 @pytest.mark.parametrize("what", UNSUPPORTED)
-def test_an_unsupported_api_or_version_closes_the_connection(peer: Peer, what: str) -> None:
+def test_request_with_an_unsupported_api_or_version_closes_the_connection(peer: Peer, what: str) -> None:
     key, version = UNSUPPORTED[what]
     assert heard_after(peer, frame(struct.pack(">hhih", key, version, 1, -1) + bytes(64))) == "closed"
 
@@ -190,7 +190,7 @@ GARBAGE = {
 }
 
 
-def test_invalid_bytes_close_only_their_own_connection(peer: Peer) -> None:
+def test_frame_of_invalid_bytes_closes_only_the_connection_that_sent_it(peer: Peer) -> None:
     for what, data in GARBAGE.items():
         peer.note(f"{what}: {heard_after(peer, data)}")
     peer.said("""
@@ -222,7 +222,7 @@ def test_malformed_frames_that_kafka_accepts_are_refused_by_penstock(peer: Peer,
     assert heard_after(peer, STRICTER_HERE[what]) == {"kafka": "answered", "penstock": "closed"}[peer.name]
 
 
-def test_pipelined_requests_are_answered_in_order(peer: Peer) -> None:
+def test_pipelined_requests_of_one_connection_are_answered_in_order(peer: Peer) -> None:
     wire = peer.connect()
     sent = [wire.send(ApiVersionsRequest(), 0) for _ in range(20)]
     for correlation_id in sent:

@@ -48,7 +48,7 @@ from penstock.protocol.messages.api_72_push_telemetry import PushTelemetryReques
 METADATA = "__cluster_metadata"
 
 
-def test_cluster_description_equals_kafkas(peer: Peer) -> None:
+def test_describe_cluster_gets_kafkas_answer(peer: Peer) -> None:
     for version in (0, 1, 2):
         peer.ask(DescribeClusterRequest(), version)
     peer.ask(DescribeClusterRequest(include_cluster_authorized_operations=True), 1)
@@ -86,7 +86,7 @@ def quorum(topic: str = METADATA, *partitions: int) -> DescribeQuorumRequest:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_description_of_a_quorum_of_one_voter_equals_kafkas(peer: Peer, version: int) -> None:
+def test_describe_quorum_with_one_voter_gets_kafkas_answer(peer: Peer, version: int) -> None:
     answer = peer.quietly(quorum(METADATA, 0), version)
     (partition,) = answer.topics[0].partitions
     assert partition.leader_epoch >= 1
@@ -116,7 +116,7 @@ def test_description_of_a_quorum_of_one_voter_equals_kafkas(peer: Peer, version:
         """)
 
 
-def test_only_the_metadata_partition_has_a_quorum_to_describe(peer: Peer) -> None:
+def test_describe_quorum_of_any_other_partition_than_the_metadata_partition_is_refused(peer: Peer) -> None:
     peer.ask(quorum(METADATA, 1))
     peer.ask(quorum("other", 0))
     peer.ask(quorum(METADATA))
@@ -256,7 +256,7 @@ def log_dirs(topics: dict[str, list[int]] | None) -> DescribeLogDirsRequest:
 
 
 @pytest.mark.parametrize("version", [1, 3, 4, 5])
-def test_description_of_log_directories_equals_kafkas(peer: Peer, version: int) -> None:
+def test_describe_log_dirs_gets_kafkas_answer(peer: Peer, version: int) -> None:
     topic = peer.topic(partitions=2)
     peer.produce(topic, (1, 2))
     answer = peer.quietly(log_dirs({topic: [0, 1, 9]}), version)
@@ -328,7 +328,7 @@ def test_request_to_move_a_replica_on_a_node_with_one_log_directory_gets_kafkas_
         """)
 
 
-def test_missing_topics_are_not_listed_in_log_directories(peer: Peer) -> None:
+def test_describe_log_dirs_omits_topics_that_do_not_exist(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(log_dirs({peer.unique("nope"): [0]}))
     peer.ask(log_dirs({}))
@@ -353,7 +353,7 @@ def producer(transactional_id: str | None = None, timeout: int = 1000, **more: A
     return InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout_ms=timeout, **more)
 
 
-def test_every_allocated_producer_id_is_different(peer: Peer) -> None:
+def test_init_producer_id_returns_a_different_producer_id_each_time(peer: Peer) -> None:
     peer.settle(lambda: bool(peer.quietly(producer(), 4).error_code == 0))
     seen = set()
     for version in range(6):
@@ -363,7 +363,7 @@ def test_every_allocated_producer_id_is_different(peer: Peer) -> None:
     assert len(seen) == 6
 
 
-def test_invalid_requests_for_producer_ids_get_kafkas_answers(peer: Peer) -> None:
+def test_invalid_init_producer_id_requests_get_kafkas_answers(peer: Peer) -> None:
     peer.settle(lambda: bool(peer.quietly(producer(), 4).error_code == 0))
     peer.ask(producer(""), 4)
     peer.ask(producer(timeout=-1), 4)
@@ -447,7 +447,7 @@ def quotas(*components: tuple[str, int, str | None], strict: bool = False) -> De
     return DescribeClientQuotasRequest(components=wanted, strict=strict)
 
 
-def test_quotas_are_set_found_and_removed(peer: Peer) -> None:
+def test_client_quotas_are_set_described_and_removed_as_in_kafka(peer: Peer) -> None:
     exact, default, anything = 0, 1, 2
     client, user = peer.unique("c"), peer.unique("u")
     peer.ask(limit(("client-id", client), producer_byte_rate=1e9, consumer_byte_rate=2e9))
@@ -820,7 +820,7 @@ def test_list_of_reassignments_is_empty_if_no_reassignment_is_in_progress(peer: 
     """)
 
 
-def test_unregistering_an_unknown_broker_is_refused(peer: Peer) -> None:
+def test_unregister_broker_with_an_unknown_broker_id_is_refused(peer: Peer) -> None:
     for broker in (99, -1):
         peer.ask(UnregisterBrokerRequest(broker_id=broker))
     peer.said("""

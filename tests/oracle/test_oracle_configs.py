@@ -62,7 +62,7 @@ def settled(peer: Peer, kind: int, name: str, key: str, value: str | None) -> No
 # --- DescribeConfigs --------------------------------------------------------------------------------------------
 
 
-def test_every_config_of_a_topic_is_described(peer: Peer) -> None:
+def test_describe_configs_lists_every_config_of_a_topic(peer: Peer) -> None:
     ask_describe(peer, TOPIC, peer.topic(retention_ms="5000"))
     peer.said("""
         DescribeConfigs v4
@@ -118,7 +118,7 @@ def test_every_config_of_a_topic_is_described(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
-def test_sources_and_synonyms_of_topic_configs_are_described(peer: Peer, version: int) -> None:
+def test_describe_configs_shows_sources_and_synonyms_of_topic_configs(peer: Peer, version: int) -> None:
     topic = peer.topic(retention_ms="5000")
     keys = ["retention.ms", "segment.bytes", "max.message.bytes", "cleanup.policy", "message.timestamp.type"]
     ask_describe(peer, TOPIC, topic, keys, version, include_synonyms=True)
@@ -155,14 +155,14 @@ def test_sources_and_synonyms_of_topic_configs_are_described(peer: Peer, version
         """)
 
 
-def test_types_and_documentation_are_described_on_request(peer: Peer) -> None:
+def test_describe_configs_shows_types_and_documentation_on_request(peer: Peer) -> None:
     topic = peer.topic()
     answer = peer.quietly(describe(TOPIC, topic, ["retention.ms"], include_documentation=True)).results[0].configs[0]
     assert answer.documentation
     assert peer.quietly(describe(TOPIC, topic, ["retention.ms"])).results[0].configs[0].documentation is None
 
 
-def test_unknown_config_keys_are_left_out(peer: Peer) -> None:
+def test_describe_configs_omits_unknown_config_names(peer: Peer) -> None:
     topic = peer.topic()
     ask_describe(peer, TOPIC, topic, ["no.such", "retention.ms", "retention.ms"])
     ask_describe(peer, TOPIC, topic, [])
@@ -222,7 +222,7 @@ def test_unknown_config_keys_are_left_out(peer: Peer) -> None:
     """)
 
 
-def test_describing_configs_of_missing_resources_gets_kafkas_answers(peer: Peer) -> None:
+def test_describe_configs_of_missing_resources_gets_kafkas_answers(peer: Peer) -> None:
     ask_describe(peer, TOPIC, peer.unique("nope"), ["retention.ms"])
     ask_describe(peer, TOPIC, "a b", ["retention.ms"])
     ask_describe(peer, TOPIC, "", ["retention.ms"])
@@ -274,7 +274,7 @@ def test_describing_configs_of_missing_resources_gets_kafkas_answers(peer: Peer)
     """)
 
 
-def test_a_group_without_configs_is_described_with_default_values(peer: Peer) -> None:
+def test_describe_configs_of_a_group_without_configs_returns_default_values(peer: Peer) -> None:
     ask_describe(peer, GROUP, peer.unique("g"), include_synonyms=True)
     peer.said("""
         DescribeConfigs v4
@@ -354,7 +354,7 @@ BROKER_KEYS = [
 ]
 
 
-def test_configs_of_the_broker_are_described_with_their_sources(peer: Peer) -> None:
+def test_describe_configs_of_a_broker_shows_the_source_of_each_config(peer: Peer) -> None:
     answer = peer.quietly(describe(BROKER, "1", BROKER_KEYS, include_synonyms=True))
     answer.results[0].configs.sort(key=lambda config: config.name)
     peer.note(render(answer, 4, peer.masks))
@@ -404,7 +404,7 @@ def test_configs_of_the_broker_are_described_with_their_sources(peer: Peer) -> N
     """)
 
 
-def test_cluster_wide_defaults_list_only_configs_that_were_set(peer: Peer) -> None:
+def test_describe_configs_of_the_cluster_default_lists_only_configs_that_were_set(peer: Peer) -> None:
     ask_describe(peer, BROKER, "", ["min.insync.replicas", "num.io.threads"], include_synonyms=True)
     peer.said("""
         DescribeConfigs v4
@@ -504,7 +504,7 @@ def test_unknown_operation_in_incremental_alter_configs_is_refused(peer: Peer) -
         assert answer.error_code == wanted[peer.name]
 
 
-def test_a_resource_replaced_twice_in_one_request_is_refused(peer: Peer) -> None:
+def test_alter_configs_request_with_the_same_resource_twice_is_refused(peer: Peer) -> None:
     if peer.name == "kafka":
         pytest.skip("Kafka's handler fails on it and never answers")
     twice = replace(TOPIC, peer.topic(), ("retention.ms", "1"))
@@ -512,7 +512,7 @@ def test_a_resource_replaced_twice_in_one_request_is_refused(peer: Peer) -> None
     assert {each.error_code for each in peer.quietly(twice).responses} == {ErrorCode.INVALID_REQUEST}
 
 
-def test_changes_of_invalid_resources_get_kafkas_answers(peer: Peer) -> None:
+def test_config_changes_of_invalid_resources_get_kafkas_answers(peer: Peer) -> None:
     topic = peer.topic()
     retention = ("retention.ms", SET, "1")
     peer.ask(change(TOPIC, peer.unique("nope"), retention))
@@ -563,7 +563,7 @@ def test_changes_of_invalid_resources_get_kafkas_answers(peer: Peer) -> None:
     """)
 
 
-def test_invalid_config_in_a_request_leaves_the_other_configs_of_the_resource_unset(peer: Peer) -> None:
+def test_invalid_config_in_a_request_prevents_all_config_changes_of_the_resource(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(change(TOPIC, topic, ("retention.ms", SET, "1"), ("segment.bytes", SET, "x")))
     assert value_of(peer, TOPIC, topic, "retention.ms")[0] == "604800000"
@@ -678,7 +678,7 @@ def test_changes_of_broker_configs_get_kafkas_answers(peer: Peer) -> None:
     """)
 
 
-def test_a_cluster_wide_default_shows_as_a_source(peer: Peer) -> None:
+def test_describe_configs_names_the_cluster_default_as_source_of_a_value_set_there(peer: Peer) -> None:
     topic = peer.topic()
     try:
         peer.ask(change(BROKER, "", ("log.segment.bytes", SET, "1000000000")))
@@ -767,7 +767,7 @@ def test_changes_of_group_configs_get_kafkas_answers(peer: Peer) -> None:
     """)
 
 
-def test_changes_of_client_metrics_get_kafkas_answers(peer: Peer) -> None:
+def test_config_changes_of_client_metrics_subscriptions_get_kafkas_answers(peer: Peer) -> None:
     name = peer.unique("m")
     refusals(
         peer,
@@ -878,7 +878,7 @@ def ask_list(peer: Peer, *kinds: int, version: int = 1) -> None:
     peer.note(render(answer, version, peer.masks))
 
 
-def test_config_resources_are_listed_by_type(peer: Peer) -> None:
+def test_list_config_resources_returns_the_resources_of_a_type(peer: Peer) -> None:
     topic = peer.topic()
     group, metrics = peer.unique("g"), peer.unique("m")
     peer.quietly(change(GROUP, group, ("consumer.session.timeout.ms", SET, "50000")))

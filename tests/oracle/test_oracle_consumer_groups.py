@@ -69,7 +69,7 @@ MEMBER = "AAAAAAAAAAAAAAAAAAAAEQ"
 OTHER = "AAAAAAAAAAAAAAAAAAAAEg"
 
 
-def test_a_member_joins_and_gets_partitions(peer: Peer) -> None:
+def test_member_of_a_consumer_group_joins_and_gets_partitions(peer: Peer) -> None:
     group, topic = peer.unique("g"), topic_that_coordinators_know(peer, 2)
     joined = peer.ask(join(group, MEMBER, topic))
     epoch = joined.member_epoch
@@ -91,7 +91,7 @@ def test_a_member_joins_and_gets_partitions(peer: Peer) -> None:
     """)
 
 
-def test_the_broker_chooses_the_member_ids_of_old_clients(peer: Peer) -> None:
+def test_heartbeat_version_0_without_a_member_id_gets_a_member_id_from_the_broker(peer: Peer) -> None:
     group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     peer.ask(join(group, "", topic), 0)
     peer.ask(join(group, "", topic), 1)
@@ -197,7 +197,7 @@ def found_by(peer: Peer, expression: str) -> ConsumerGroupHeartbeatResponse:
     return found
 
 
-def test_a_subscribed_regular_expression_matches_internal_topics(peer: Peer) -> None:
+def test_subscribed_regular_expression_of_a_consumer_group_matches_internal_topics(peer: Peer) -> None:
     found = found_by(peer, "__consumer_offsets").assignment
     assert found is not None
     peer.note(f"{len(found.topic_partitions)} topic")
@@ -206,7 +206,7 @@ def test_a_subscribed_regular_expression_matches_internal_topics(peer: Peer) -> 
     """)
 
 
-def test_a_subscribed_regular_expression_matches_topics(peer: Peer) -> None:
+def test_subscribed_regular_expression_of_a_consumer_group_matches_topics(peer: Peer) -> None:
     topic = peer.topic("found")
     peer.note(render(found_by(peer, f"{topic[:-1]}."), 1, peer.masks))
     peer.said("""
@@ -216,7 +216,7 @@ def test_a_subscribed_regular_expression_matches_topics(peer: Peer) -> None:
     """)
 
 
-def test_static_members_are_replaced_and_fenced(peer: Peer) -> None:
+def test_new_static_member_of_a_consumer_group_replaces_and_fences_the_old_one(peer: Peer) -> None:
     group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     epoch = peer.ask(join(group, MEMBER, topic, instance_id="i")).member_epoch
     peer.ask(join(group, OTHER, topic, instance_id="i"))
@@ -257,7 +257,7 @@ def offsets_of(group: str, topic: str, **more: Any) -> OffsetFetchRequest:
     return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics, **more)])
 
 
-def test_members_commit_and_fetch_offsets(peer: Peer) -> None:
+def test_members_of_a_consumer_group_commit_and_fetch_offsets(peer: Peer) -> None:
     group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     epoch = peer.quietly(join(group, MEMBER, topic)).member_epoch
     peer.ask(commit(group, topic, MEMBER, epoch), 9)
@@ -304,7 +304,7 @@ def test_members_commit_and_fetch_offsets(peer: Peer) -> None:
     """)
 
 
-def test_groups_are_described_listed_and_deleted(peer: Peer) -> None:
+def test_consumer_groups_are_described_listed_and_deleted_as_in_kafka(peer: Peer) -> None:
     group, topic, nope = peer.unique("g"), topic_that_coordinators_know(peer), peer.unique("nope")
     peer.quietly(join(group, MEMBER, topic))
 
@@ -374,7 +374,7 @@ def test_groups_are_described_listed_and_deleted(peer: Peer) -> None:
     """)
 
 
-def test_a_classic_group_is_not_described_as_a_consumer_group(peer: Peer) -> None:
+def test_consumer_group_describe_refuses_a_classic_group(peer: Peer) -> None:
     group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     protocols = [JoinGroupRequestProtocol(name="range", metadata=b"\x00\x01")]
     classic = JoinGroupRequest(
@@ -390,7 +390,7 @@ def test_a_classic_group_is_not_described_as_a_consumer_group(peer: Peer) -> Non
     """)
 
 
-def test_classic_requests_to_a_consumer_group_are_refused(peer: Peer) -> None:
+def test_classic_group_requests_to_a_consumer_group_are_refused(peer: Peer) -> None:
     group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     peer.quietly(join(group, MEMBER, topic))
     protocols = [JoinGroupRequestProtocol(name="range", metadata=b"\x00\x01")]

@@ -48,7 +48,7 @@ def filled(peer: Peer, name: str = "t", partitions: int = 1, batches: int = 3, *
 
 
 @pytest.mark.parametrize("version", [4, 5, 7, 9, 11, 12, 13, 15, 16, 17, 18])
-def test_records_are_fetched_in_every_version(peer: Peer, version: int) -> None:
+def test_every_version_of_fetch_returns_the_records(peer: Peer, version: int) -> None:
     topic = filled(peer)
     named = peer.topic_id(topic) if version >= 13 else topic
     peer.ask(fetch(topic_of(named, part(offset=3))), version)
@@ -82,7 +82,7 @@ def test_records_are_fetched_in_every_version(peer: Peer, version: int) -> None:
             """)
 
 
-def test_missing_topics_and_partitions_are_refused(peer: Peer) -> None:
+def test_fetch_from_missing_topics_and_partitions_is_refused(peer: Peer) -> None:
     topic = filled(peer)
     peer.ask(fetch(topic_of(peer.unique("nope"))), 12)
     peer.ask(fetch(topic_of(topic, part(5), part(-1), part(0))), 12)
@@ -116,7 +116,7 @@ def test_missing_topics_and_partitions_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_fetches_of_offsets_out_of_range_are_refused(peer: Peer) -> None:
+def test_fetch_of_an_offset_out_of_range_is_refused(peer: Peer) -> None:
     topic = filled(peer)
     for offset in (7, 100, -1, -2, -(1 << 62), (1 << 63) - 1):
         peer.ask(fetch(topic_of(topic, part(offset=offset))), 12)
@@ -317,7 +317,7 @@ def test_byte_limits_of_a_fetch_select_the_same_batches_as_in_kafka(peer: Peer) 
     """)
 
 
-def test_penstock_answers_all_fetches_with_negative_limits_and_kafka_fails_for_some_of_them(peer: Peer) -> None:
+def test_penstock_answers_fetches_with_negative_limits_for_which_kafka_fails(peer: Peer) -> None:
     topic = filled(peer)
     peer.ask(fetch(topic_of(topic), min_bytes=-1), 12)
     peer.ask(fetch(topic_of(topic), max_wait_ms=-1, min_bytes=1), 12)
@@ -351,7 +351,7 @@ def test_both_isolation_levels_return_the_same_records_if_there_are_no_transacti
     """)
 
 
-def test_a_fetch_of_an_unknown_replica_is_refused(peer: Peer) -> None:
+def test_fetch_with_the_id_of_an_unknown_replica_is_refused(peer: Peer) -> None:
     topic = filled(peer)
     peer.ask(fetch(topic_of(topic), replica_id=7), 12)
     peer.ask(fetch(topic_of(peer.topic_id(topic)), replica_state=ReplicaState(replica_id=7, replica_epoch=1)), 17)
@@ -416,7 +416,7 @@ def test_a_fetch_waits_at_most_its_maximum_time(peer: Peer) -> None:
     """)
 
 
-def test_a_fetch_with_an_error_is_answered_without_waiting(peer: Peer) -> None:
+def test_fetch_with_a_partition_error_is_answered_without_waiting(peer: Peer) -> None:
     topic = filled(peer, partitions=2)
     for spoiled in (part(1, 99), part(1, 6, current_leader_epoch=9)):
         peer.ask(fetch(topic_of(topic, part(offset=6), spoiled), min_bytes=1, max_wait_ms=LONGER_THAN_PATIENCE_MS), 12)
@@ -560,7 +560,7 @@ def test_fetch_session_adds_and_removes_partitions_by_topic_id(peer: Peer) -> No
     """)
 
 
-def test_unknown_session_ids_and_epochs_are_refused(peer: Peer) -> None:
+def test_fetch_with_an_unknown_session_id_or_epoch_is_refused(peer: Peer) -> None:
     topic = filled(peer, batches=1)
     wire = peer.connect()
     peer.ask(in_session(wire, 123456, 1), 12, on=wire)
@@ -643,7 +643,7 @@ def test_a_full_fetch_without_partitions_creates_no_session(peer: Peer) -> None:
     """)
 
 
-def test_a_session_refuses_a_mix_of_names_and_ids(peer: Peer) -> None:
+def test_fetch_session_refuses_a_mix_of_topic_names_and_topic_ids(peer: Peer) -> None:
     topic = filled(peer, batches=1)
     wire = peer.connect()
     session = peer.ask(in_session(wire, 0, 0, topic_of(topic)), 12, on=wire).session_id
@@ -664,7 +664,7 @@ def test_a_session_refuses_a_mix_of_names_and_ids(peer: Peer) -> None:
     """)
 
 
-def test_partition_errors_are_repeated_in_every_answer_of_a_session(peer: Peer) -> None:
+def test_fetch_session_repeats_the_error_of_a_partition_in_every_answer(peer: Peer) -> None:
     topic = filled(peer, batches=1)
     wire = peer.connect()
     session = peer.ask(in_session(wire, 0, 0, topic_of(topic, part(0, 99), part(3))), 12, on=wire).session_id

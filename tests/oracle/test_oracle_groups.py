@@ -71,7 +71,7 @@ def stable(peer: Peer, group: str, **more: Any) -> str:
 # --- joining ----------------------------------------------------------------------------------------------------
 
 
-def test_a_member_joins_in_every_version(peer: Peer) -> None:
+def test_every_version_of_join_group_lets_a_member_join(peer: Peer) -> None:
     for version in range(10):
         group = peer.unique("g")
         answer = peer.ask(join(group), version)
@@ -110,7 +110,7 @@ def test_a_member_joins_in_every_version(peer: Peer) -> None:
     """)
 
 
-def test_invalid_joins_get_kafkas_answers(peer: Peer) -> None:
+def test_invalid_join_group_requests_get_kafkas_answers(peer: Peer) -> None:
     for what, request in {
         "an empty group": join(""),
         "a session too short": join(peer.unique("g"), session_timeout_ms=1),
@@ -173,7 +173,7 @@ def test_invalid_joins_get_kafkas_answers(peer: Peer) -> None:
     """)
 
 
-def test_second_member_without_a_common_protocol_is_refused(peer: Peer) -> None:
+def test_join_group_without_a_protocol_of_the_existing_members_is_refused(peer: Peer) -> None:
     group = peer.unique("g")
     stable(peer, group)
     other = [JoinGroupRequestProtocol(name="other", metadata=b"")]
@@ -187,7 +187,7 @@ def test_second_member_without_a_common_protocol_is_refused(peer: Peer) -> None:
     """)
 
 
-def test_invalid_heartbeats_and_syncs_get_kafkas_answers(peer: Peer) -> None:
+def test_invalid_heartbeat_and_sync_group_requests_get_kafkas_answers(peer: Peer) -> None:
     group = peer.unique("g")
     member = stable(peer, group)
     for what, beat in {
@@ -263,7 +263,7 @@ def leave(group: str, *members: tuple[str, str | None]) -> LeaveGroupRequest:
     return LeaveGroupRequest(group_id=group, members=gone)
 
 
-def test_known_members_can_leave_and_unknown_members_are_refused(peer: Peer) -> None:
+def test_leave_group_removes_known_members_and_refuses_unknown_members(peer: Peer) -> None:
     group, old = peer.unique("g"), peer.unique("old")
     member, before = stable(peer, group), stable(peer, old)
     peer.ask(leave(group, ("nobody", None), ("", "nobody"), (member, "x")))
@@ -362,7 +362,7 @@ def offsets_of(group: str, topic: str | bytes | None, *partitions: int, **more: 
     return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=group, topics=topics, **more)])
 
 
-def test_offsets_are_committed_and_fetched(peer: Peer) -> None:
+def test_offsets_of_a_group_are_committed_and_fetched_as_in_kafka(peer: Peer) -> None:
     group, topic = peer.unique("g"), peer.topic(partitions=2)
     for version in (2, 5, 8, 9):
         peer.ask(commit(group, topic, 5 + version, metadata=f"v{version}"), version)
@@ -441,7 +441,7 @@ def test_offsets_are_committed_and_fetched(peer: Peer) -> None:
     """)
 
 
-def test_invalid_commits_are_refused(peer: Peer) -> None:
+def test_invalid_offset_commits_get_kafkas_answers(peer: Peer) -> None:
     group, topic = peer.unique("g"), peer.topic()
     peer.ask(commit(group, peer.unique("nope")), 9)
     peer.ask(commit(group, topic, partition=7), 9)
@@ -489,7 +489,7 @@ def test_invalid_commits_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_commits_of_unknown_members_are_refused(peer: Peer) -> None:
+def test_offset_commits_of_unknown_members_are_refused(peer: Peer) -> None:
     group, topic, empty = peer.unique("g"), peer.topic(), peer.unique("e")
     member = stable(peer, group)
     for what, request in {
@@ -545,7 +545,7 @@ def test_commits_of_unknown_members_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_offset_fetches_for_missing_groups_and_topics_get_kafkas_answers(peer: Peer) -> None:
+def test_offset_fetch_for_missing_groups_and_topics_gets_kafkas_answers(peer: Peer) -> None:
     group, topic = peer.unique("g"), peer.topic()
     peer.ask(offsets_of(group, topic, 0, 9), 9)
     peer.ask(offsets_of(group, peer.unique("nope"), 0), 9)
@@ -586,7 +586,7 @@ def test_offset_fetches_for_missing_groups_and_topics_get_kafkas_answers(peer: P
     """)
 
 
-def test_deletions_of_offsets_get_kafkas_answers(peer: Peer) -> None:
+def test_deletions_of_committed_offsets_get_kafkas_answers(peer: Peer) -> None:
     group, topic = peer.unique("g"), peer.topic()
 
     def forget(group: str, topic: str, *partitions: int) -> OffsetDeleteRequest:
@@ -632,7 +632,7 @@ def test_deletions_of_offsets_get_kafkas_answers(peer: Peer) -> None:
 # --- the admin's side -------------------------------------------------------------------------------------------
 
 
-def test_descriptions_of_groups_equal_kafkas(peer: Peer) -> None:
+def test_describe_groups_gets_kafkas_answers(peer: Peer) -> None:
     group, nope = peer.unique("g"), peer.unique("nope")
     stable(peer, group)
     for version in (0, 3, 5, 6):
@@ -680,7 +680,7 @@ def ask_list(peer: Peer, states: list[str], types: list[str], version: int = 5) 
     peer.note(render(answer, version, peer.masks))
 
 
-def test_lists_of_groups_equal_kafkas(peer: Peer) -> None:
+def test_list_groups_gets_kafkas_answers(peer: Peer) -> None:
     group, empty = peer.unique("g"), peer.unique("e")
     stable(peer, group)
     peer.quietly(commit(empty, peer.topic()), 9)
@@ -729,7 +729,7 @@ def test_lists_of_groups_equal_kafkas(peer: Peer) -> None:
     """)
 
 
-def test_deletions_of_groups_get_kafkas_answers(peer: Peer) -> None:
+def test_delete_groups_gets_kafkas_answers(peer: Peer) -> None:
     group, empty = peer.unique("g"), peer.unique("e")
     stable(peer, group)
     peer.quietly(commit(empty, peer.topic()), 9)

@@ -85,7 +85,7 @@ def test_metadata_of_a_topic_equals_kafkas_in_every_version(peer: Peer, version:
             """)
 
 
-def test_an_unknown_topic_is_not_created_without_permission(peer: Peer) -> None:
+def test_metadata_of_an_unknown_topic_creates_no_topic_unless_the_request_allows_it(peer: Peer) -> None:
     for version in (4, 9, 12, 13):
         peer.ask(named(peer.unique("nope")), version)
     peer.said("""
@@ -104,7 +104,7 @@ def test_an_unknown_topic_is_not_created_without_permission(peer: Peer) -> None:
     """)
 
 
-def test_an_unknown_topic_is_created_on_request(peer: Peer) -> None:
+def test_metadata_of_an_unknown_topic_creates_the_topic_if_the_request_allows_it(peer: Peer) -> None:
     topic = peer.unique("new")
     peer.settle(lambda: peer.quietly(named(topic, create=True), 12).topics[0].error_code == 0)
     answer = peer.quietly(named(topic), 12)
@@ -119,12 +119,14 @@ def test_an_unknown_topic_is_created_on_request(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, 4, 12, 13])
-def test_a_created_topic_is_described_at_once_where_kafka_needs_a_second_request(peer: Peer, version: int) -> None:
+def test_metadata_describes_a_topic_that_it_created_at_once_while_kafka_needs_a_second_request(
+    peer: Peer, version: int
+) -> None:
     (topic,) = peer.quietly(named(peer.unique("new"), create=True), version).topics
     assert topic.error_code == {"kafka": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "penstock": 0}[peer.name]
 
 
-def test_metadata_requests_that_make_kafka_fail_get_an_error_with_a_cause(peer: Peer) -> None:
+def test_metadata_requests_for_which_kafka_fails_get_a_specific_error_code(peer: Peer) -> None:
     (topic,) = peer.quietly(named(None), 12).topics
     assert (
         topic.error_code == {"kafka": ErrorCode.UNKNOWN_SERVER_ERROR, "penstock": ErrorCode.INVALID_REQUEST}[peer.name]
@@ -134,7 +136,7 @@ def test_metadata_requests_that_make_kafka_fail_get_an_error_with_a_cause(peer: 
         assert topic.error_code == wanted[peer.name]
 
 
-def test_invalid_topic_names_are_refused(peer: Peer) -> None:
+def test_metadata_of_invalid_topic_names_is_refused(peer: Peer) -> None:
     for name in ("", ".", "..", "a b", "a/b", "é", "x" * 250, "a:b"):
         for create in (False, True):
             peer.ask(named(name, create=create), 12)
@@ -190,7 +192,7 @@ def test_invalid_topic_names_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_topic_whose_name_clashes_with_that_of_another_topic_is_not_created(peer: Peer) -> None:
+def test_metadata_creates_no_topic_whose_name_collides_with_another_topic(peer: Peer) -> None:
     first = peer.topic("with.dot")
     peer.ask(named(first.replace("with.dot", "with_dot"), create=True), 12)
     peer.said("""
@@ -216,7 +218,7 @@ def test_metadata_answers_a_duplicate_topic_name_once(peer: Peer) -> None:
     """)
 
 
-def test_a_topic_is_described_by_its_id_and_an_unknown_id_is_refused(peer: Peer) -> None:
+def test_metadata_describes_a_topic_by_its_id_and_refuses_an_unknown_id(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(by_id(peer.topic_id(topic)), 12)
     peer.ask(by_id(UNKNOWN_ID), 12)
@@ -257,7 +259,7 @@ def test_metadata_request_with_both_name_and_id_of_a_topic_is_refused(peer: Peer
     """)
 
 
-def test_topic_ids_are_refused_in_versions_10_and_11(peer: Peer) -> None:
+def test_metadata_with_topic_ids_is_refused_in_versions_10_and_11(peer: Peer) -> None:
     topic = peer.topic()
     for version in (10, 11):
         peer.ask(by_id(peer.topic_id(topic)), version)
@@ -289,7 +291,7 @@ def test_empty_topic_list_in_metadata_means_no_topics_except_in_version_0(peer: 
         assert topic in {each.name for each in peer.quietly(MetadataRequest(topics=None), version).topics}
 
 
-def test_authorized_operations_are_described_on_request(peer: Peer) -> None:
+def test_metadata_lists_authorized_operations_on_request(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(named(topic, include_topic_authorized_operations=True), 13)
     peer.ask(named(topic, include_topic_authorized_operations=True, include_cluster_authorized_operations=True), 8)
@@ -321,7 +323,7 @@ def partitions_of(*names: str, limit: int = 2000, cursor: Cursor | None = None) 
     return DescribeTopicPartitionsRequest(topics=topics, response_partition_limit=limit, cursor=cursor)
 
 
-def test_partitions_are_described_page_by_page(peer: Peer) -> None:
+def test_describe_topic_partitions_returns_partitions_page_by_page(peer: Peer) -> None:
     first, second = peer.topic("a", 3), peer.topic("b", 2)
     peer.ask(partitions_of(second, first))
     peer.said("""
@@ -375,7 +377,7 @@ def test_partitions_are_described_page_by_page(peer: Peer) -> None:
     """)
 
 
-def test_a_missing_topic_is_refused_and_a_repeated_topic_is_described_once(peer: Peer) -> None:
+def test_describe_topic_partitions_refuses_a_missing_topic_and_describes_a_repeated_topic_once(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(partitions_of(peer.unique("nope")))
     peer.ask(partitions_of(topic, topic))
@@ -389,7 +391,7 @@ def test_a_missing_topic_is_refused_and_a_repeated_topic_is_described_once(peer:
     """)
 
 
-def test_invalid_cursors_and_limits_get_kafkas_answers(peer: Peer) -> None:
+def test_describe_topic_partitions_with_invalid_cursors_and_limits_gets_kafkas_answers(peer: Peer) -> None:
     topic = peer.topic("c", 2)
     for cursor in (
         Cursor(topic_name=topic, partition_index=-1),

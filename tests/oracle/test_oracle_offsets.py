@@ -42,7 +42,7 @@ def short(peer: Peer, topic: str, timestamp: int, version: int = 10, **more: Any
     peer.note(f"v{version} {timestamp}: {error}{where}")
 
 
-def test_special_timestamps_get_kafkas_answers_in_every_version(peer: Peer) -> None:
+def test_list_offsets_with_special_timestamps_gets_kafkas_answers_in_every_version(peer: Peer) -> None:
     topic = peer.topic()
     peer.produce(topic, (100, 300, 200))
     peer.produce(topic, (250,))
@@ -141,7 +141,7 @@ def test_special_timestamps_get_kafkas_answers_in_every_version(peer: Peer) -> N
     """)
 
 
-def test_special_timestamps_of_an_empty_partition_get_kafkas_answers(peer: Peer) -> None:
+def test_list_offsets_of_an_empty_partition_gets_kafkas_answers(peer: Peer) -> None:
     topic = peer.topic()
     for timestamp in (LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD, 0, 5, 1 << 62):
         short(peer, topic, timestamp, 11)
@@ -158,7 +158,7 @@ def test_special_timestamps_of_an_empty_partition_get_kafkas_answers(peer: Peer)
     """)
 
 
-def test_offsets_are_found_by_time(peer: Peer) -> None:
+def test_list_offsets_finds_offsets_by_timestamp(peer: Peer) -> None:
     topic = peer.topic()
     peer.produce(topic, (100, 300, 200))
     peer.produce(topic, (250, 250))
@@ -186,7 +186,7 @@ def test_offsets_are_found_by_time(peer: Peer) -> None:
     """)
 
 
-def test_records_without_a_timestamp_are_not_found_by_time(peer: Peer) -> None:
+def test_list_offsets_by_timestamp_ignores_records_without_a_timestamp(peer: Peer) -> None:
     topic = peer.topic()
     peer.produce(topic, (-1, -1))
     for timestamp in (LATEST, EARLIEST, 0):
@@ -198,7 +198,7 @@ def test_records_without_a_timestamp_are_not_found_by_time(peer: Peer) -> None:
     """)
 
 
-def test_deleted_records_are_not_found_by_time(peer: Peer) -> None:
+def test_list_offsets_by_timestamp_ignores_deleted_records(peer: Peer) -> None:
     topic = peer.topic()
     for timestamp in (100, 200, 300, 400):
         peer.produce(topic, (timestamp, timestamp + 1))
@@ -224,7 +224,7 @@ def test_deleted_records_are_not_found_by_time(peer: Peer) -> None:
     """)
 
 
-def test_search_for_the_maximum_timestamp_ignores_deleted_records_and_records_without_a_timestamp(peer: Peer) -> None:
+def test_list_offsets_max_timestamp_ignores_deleted_records_and_records_without_timestamp(peer: Peer) -> None:
     deleted, untimed = peer.topic("deleted"), peer.topic("untimed")
     peer.produce(deleted, (100, 200))
     peer.quietly(delete(deleted, (0, -1)))
@@ -234,7 +234,7 @@ def test_search_for_the_maximum_timestamp_ignores_deleted_records_and_records_wi
         assert answer.offset == {"kafka": of_kafka, "penstock": -1}[peer.name]
 
 
-def test_offsets_of_missing_topics_and_partitions_are_refused(peer: Peer) -> None:
+def test_list_offsets_of_missing_topics_and_partitions_is_refused(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(offsets(peer.unique("nope"), at(LATEST)), 10)
     peer.ask(offsets(topic, at(LATEST, 7)), 10)
@@ -287,7 +287,7 @@ def test_list_offsets_with_another_leader_epoch_is_refused(peer: Peer) -> None:
     """)
 
 
-def test_a_partition_listed_twice_in_one_request_is_refused(peer: Peer) -> None:
+def test_list_offsets_with_the_same_partition_twice_is_refused(peer: Peer) -> None:
     topic = peer.topic(partitions=2)
     peer.produce(topic, (100,))
     answer = peer.quietly(offsets(topic, at(LATEST), at(EARLIEST), at(LATEST, 1)), 10)
@@ -301,7 +301,7 @@ def test_a_partition_listed_twice_in_one_request_is_refused(peer: Peer) -> None:
     """)
 
 
-def test_the_latest_offset_is_the_same_for_every_replica_id_and_isolation_level(peer: Peer) -> None:
+def test_list_offsets_returns_the_same_latest_offset_for_every_replica_id_and_isolation_level(peer: Peer) -> None:
     topic = peer.topic()
     peer.produce(topic, (100,))
     for isolation in (0, 1):
@@ -336,7 +336,7 @@ def delete(topic: str, *partitions: tuple[int, int]) -> DeleteRecordsRequest:
     return DeleteRecordsRequest(topics=[DeleteRecordsTopic(name=topic, partitions=wanted)], timeout_ms=5000)
 
 
-def test_records_are_deleted_up_to_an_offset(peer: Peer) -> None:
+def test_delete_records_deletes_records_up_to_an_offset(peer: Peer) -> None:
     topic = peer.topic()
     for _ in range(3):
         peer.produce(topic, (1, 2))
@@ -373,7 +373,7 @@ def test_records_are_deleted_up_to_an_offset(peer: Peer) -> None:
     """)
 
 
-def test_deletions_from_missing_topics_and_partitions_are_refused(peer: Peer) -> None:
+def test_delete_records_from_missing_topics_and_partitions_is_refused(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(delete(topic, (5, 0)), 2)
     peer.ask(delete(topic, (-1, 0)), 2)
@@ -401,7 +401,7 @@ def test_deletions_from_missing_topics_and_partitions_are_refused(peer: Peer) ->
     """)
 
 
-def test_records_of_a_compacted_topic_can_not_be_deleted(peer: Peer) -> None:
+def test_delete_records_from_a_compacted_topic_is_refused(peer: Peer) -> None:
     topic, both = peer.topic("a", cleanup_policy="compact"), peer.topic("b", cleanup_policy="compact,delete")
     peer.produce(topic, (1, 2))
     peer.produce(both, (1, 2))
@@ -434,7 +434,7 @@ def ends(topic: str, *epochs: tuple[int, int, int], replica: int = -1) -> Offset
     return OffsetForLeaderEpochRequest(replica_id=replica, topics=topics)
 
 
-def test_end_offsets_of_leader_epochs_are_found(peer: Peer) -> None:
+def test_offset_for_leader_epoch_returns_the_end_offsets_of_epochs(peer: Peer) -> None:
     topic, empty = peer.topic("a"), peer.topic("empty")
     peer.produce(topic, (1, 2, 3))
     for version in (2, 3, 4):
@@ -480,7 +480,7 @@ def test_end_offsets_of_leader_epochs_are_found(peer: Peer) -> None:
     """)
 
 
-def test_requests_with_another_leader_epoch_are_refused(peer: Peer) -> None:
+def test_offset_for_leader_epoch_with_another_current_leader_epoch_is_refused(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(ends(topic, (0, 0, 0)))
     peer.ask(ends(topic, (0, 1, 0)))

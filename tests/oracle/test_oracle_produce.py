@@ -70,7 +70,7 @@ def end_of(peer: Peer, topic: str) -> int:
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_a_batch_is_appended_in_every_version(peer: Peer, version: int) -> None:
+def test_every_version_of_produce_appends_a_batch(peer: Peer, version: int) -> None:
     topic = peer.topic()
     named = peer.topic_id(topic) if version >= 13 else topic
     peer.ask(produce(named, batch(2)), version)
@@ -123,7 +123,7 @@ def test_a_batch_is_appended_in_every_version(peer: Peer, version: int) -> None:
             """)
 
 
-def test_missing_topics_and_partitions_are_refused(peer: Peer) -> None:
+def test_produce_to_missing_topics_and_partitions_is_refused(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(produce(peer.unique("nope"), ONE), 12)
     peer.ask(produce(topic, ONE, partition=1), 12)
@@ -175,7 +175,7 @@ def test_each_topic_of_a_produce_request_gets_its_own_result(peer: Peer) -> None
     assert codes == {("a", 0): 0, ("a", 5): 3, ("a", 1): 0, ("b", 0): 0}
 
 
-def test_clients_can_not_produce_to_internal_topics(peer: Peer) -> None:
+def test_produce_to_an_internal_topic_is_refused(peer: Peer) -> None:
     peer.have_offsets_topic()
     peer.ask(produce("__consumer_offsets", ONE), 12)
     peer.said("""
@@ -185,7 +185,7 @@ def test_clients_can_not_produce_to_internal_topics(peer: Peer) -> None:
     """)
 
 
-def test_invalid_acks_are_refused(peer: Peer) -> None:
+def test_produce_with_invalid_acks_is_refused(peer: Peer) -> None:
     topic = peer.topic()
     for acks in (2, -2, 100):
         peer.ask(produce(topic, ONE, acks=acks), 12)
@@ -206,7 +206,7 @@ def test_invalid_acks_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_record_sets_without_exactly_one_batch_get_kafkas_answers(peer: Peer) -> None:
+def test_produce_without_exactly_one_whole_batch_gets_kafkas_answers(peer: Peer) -> None:
     topic = peer.topic()
     for what, records in {
         "empty": b"",
@@ -257,7 +257,7 @@ def test_record_sets_without_exactly_one_batch_get_kafkas_answers(peer: Peer) ->
     assert end_of(peer, topic) == 1, "of the batch with a byte too many, the batch is taken"
 
 
-def test_damaged_batches_are_refused(peer: Peer) -> None:
+def test_produce_of_a_damaged_batch_is_refused(peer: Peer) -> None:
     topic = peer.topic()
     three = batch(3)
     for what, records in {
@@ -379,20 +379,20 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
-def test_some_invalid_batches_get_different_error_codes_from_kafka_and_penstock(peer: Peer, what: str) -> None:
+def test_produce_of_some_invalid_batches_gets_other_error_codes_than_from_kafka(peer: Peer, what: str) -> None:
     records, expected = DIFFERENT[what]
     answer = peer.quietly(produce(peer.topic(), records), 12).responses[0].partition_responses[0]
     assert answer.error_code == expected[peer.name]
 
 
-def test_a_null_record_set_is_refused(peer: Peer) -> None:
+def test_produce_with_a_null_record_set_is_refused(peer: Peer) -> None:
     if peer.name == "kafka":
         pytest.skip("Kafka's handler fails on it and never answers")
     answer = peer.quietly(produce(peer.topic(), None), 12).responses[0].partition_responses[0]
     assert answer.error_code == ErrorCode.INVALID_RECORD
 
 
-def test_a_batch_with_offset_gaps_is_refused(peer: Peer) -> None:
+def test_produce_of_a_batch_with_offset_gaps_is_refused(peer: Peer) -> None:
     from penstock.records.record import Record
 
     topic = peer.topic()
@@ -405,7 +405,7 @@ def test_a_batch_with_offset_gaps_is_refused(peer: Peer) -> None:
     """)
 
 
-def test_a_compacted_topic_refuses_records_without_key(peer: Peer) -> None:
+def test_produce_of_records_without_a_key_to_a_compacted_topic_is_refused(peer: Peer) -> None:
     topic = peer.topic(cleanup_policy="compact")
     peer.ask(produce(topic, build_batch([(1000, b"k", b"v", ()), (1000, None, b"v", ()), (1000, None, b"w", ())])), 12)
     peer.ask(produce(topic, build_batch([(1000, b"", b"v", ()), (1000, b"k", None, ())])), 12)
@@ -421,7 +421,7 @@ def test_a_compacted_topic_refuses_records_without_key(peer: Peer) -> None:
     """)
 
 
-def test_too_large_batches_are_refused(peer: Peer) -> None:
+def test_produce_of_a_too_large_batch_is_refused(peer: Peer) -> None:
     topic = peer.topic(max_message_bytes="200")
     peer.ask(produce(topic, build_batch([(1000, b"k", b"v" * 300, ())])), 12)
     peer.ask(produce(topic, build_batch([(1000, b"k", b"v" * 300, ())], compression=Codec.GZIP)), 12)
@@ -449,7 +449,7 @@ def test_too_large_batches_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_timestamps_out_of_bounds_are_refused(peer: Peer) -> None:
+def test_produce_of_records_with_timestamps_out_of_bounds_is_refused(peer: Peer) -> None:
     topic = peer.topic(message_timestamp_before_max_ms="1000", message_timestamp_after_max_ms="1000")
     peer.ask(produce(topic, build_batch([(1000, b"k", b"v", ()), (1000, b"k", b"v", ())])), 12)
     peer.ask(produce(topic, build_batch([(1 << 42, b"k", b"v", ())])), 12)
@@ -479,7 +479,7 @@ def test_timestamps_out_of_bounds_are_refused(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
-def test_every_codec_is_accepted_except_zstd_in_old_versions(peer: Peer, codec: Codec) -> None:
+def test_produce_accepts_every_codec_except_zstd_in_old_versions(peer: Peer, codec: Codec) -> None:
     topic = peer.topic()
     peer.ask(produce(topic, batch(2, compression=codec)), 3)
     peer.ask(produce(topic, batch(2, compression=codec)), 6)
@@ -522,7 +522,7 @@ def test_produce_with_acks_0_is_not_answered(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("what", ["an unknown topic", "a damaged batch"])
-def test_an_error_with_acks_0_closes_the_connection(peer: Peer, what: str) -> None:
+def test_refused_produce_with_acks_0_closes_the_connection(peer: Peer, what: str) -> None:
     topic = peer.topic()
     request = {
         "an unknown topic": produce(peer.unique("nope"), ONE, acks=0),
@@ -688,7 +688,7 @@ def test_producer_sequences_wrap_to_zero_after_the_largest(peer: Peer) -> None:
     """)
 
 
-def test_active_producers_are_described(peer: Peer) -> None:
+def test_describe_producers_lists_the_active_producers_of_a_partition(peer: Peer) -> None:
     topic = peer.topic(partitions=2)
     producer = new_producer(peer)
     peer.quietly(produce(topic, batch(2, producer_id=producer, producer_epoch=0, base_sequence=0)), 12)
@@ -720,7 +720,7 @@ def test_active_producers_are_described(peer: Peer) -> None:
     """)
 
 
-def test_a_transactional_batch_outside_a_transaction_is_refused(peer: Peer) -> None:
+def test_produce_of_a_transactional_batch_outside_a_transaction_is_refused(peer: Peer) -> None:
     peer.have_transactions_topic("never-begun")
     topic = peer.topic()
     producer = new_producer(peer)

@@ -60,7 +60,7 @@ RECORDS = [
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_records_are_read_as_they_were_sent(peer: Peer, codec: Codec) -> None:
+def test_fetched_records_equal_the_produced_records(peer: Peer, codec: Codec) -> None:
     topic = peer.topic()
     send(peer, topic, build_batch(RECORDS, compression=codec))
     send(peer, topic, build_batch(RECORDS, compression=codec))
@@ -83,7 +83,7 @@ def test_records_are_read_as_they_were_sent(peer: Peer, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("sent", [Codec.NONE, Codec.GZIP])
-def test_log_append_time_replaces_record_timestamps(peer: Peer, sent: Codec) -> None:
+def test_topic_with_log_append_time_replaces_the_timestamps_of_records(peer: Peer, sent: Codec) -> None:
     topic = peer.topic(message_timestamp_type="LogAppendTime")
     send(peer, topic, build_batch(RECORDS, compression=sent))
     ((header, batch),) = back(peer, topic)
@@ -132,7 +132,7 @@ def test_batches_with_unusual_timestamps_are_stored_with_the_same_batch_header_a
     """)
 
 
-def test_a_fetch_from_the_middle_begins_with_the_whole_batch(peer: Peer) -> None:
+def test_fetch_from_the_middle_of_a_batch_returns_the_whole_batch(peer: Peer) -> None:
     topic = peer.topic()
     for _ in range(3):
         send(peer, topic, build_batch(RECORDS))
@@ -148,7 +148,7 @@ def test_a_fetch_from_the_middle_begins_with_the_whole_batch(peer: Peer) -> None
     """)
 
 
-def test_a_fetch_ends_at_a_segment_boundary(peer: Peer) -> None:
+def test_fetch_returns_no_records_beyond_the_end_of_a_segment(peer: Peer) -> None:
     topic = peer.topic(segment_bytes="1048576")
     big = build_batch([(1000, b"k", b"v" * 400_000, ())])
     for _ in range(4):

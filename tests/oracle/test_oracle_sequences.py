@@ -163,7 +163,7 @@ def test_a_parked_fetch_ends_when_its_topic_is_deleted(peer: Peer) -> None:
     """)
 
 
-def test_offsets_of_a_deleted_topic_are_deleted(peer: Peer) -> None:
+def test_committed_offsets_of_a_deleted_topic_are_deleted(peer: Peer) -> None:
     peer.have_offsets_topic()
     group, topic = peer.unique("g"), peer.topic()
     part = OffsetCommitRequestPartition(partition_index=0, committed_offset=5, committed_metadata="m")
@@ -213,7 +213,7 @@ def test_partitions_added_to_a_topic_accept_and_return_records(peer: Peer) -> No
     """)
 
 
-def test_fetches_below_the_log_start_are_refused(peer: Peer) -> None:
+def test_fetch_below_the_log_start_is_answered_offset_out_of_range(peer: Peer) -> None:
     topic = peer.topic()
     for _ in range(4):
         peer.quietly(produce(topic), 12)
@@ -243,7 +243,7 @@ def test_produce_with_two_entries_for_a_partition_appends_both_in_penstock_and_o
     assert [answer.error_code for answer in answers] == {"kafka": [0], "penstock": [0, 0]}[peer.name]
 
 
-def test_requests_of_a_busy_connection_are_answered_in_order(peer: Peer) -> None:
+def test_requests_behind_a_parked_fetch_of_the_same_connection_are_answered_in_order(peer: Peer) -> None:
     topic = peer.topic()
     wire = peer.connect()
     began = time.monotonic()
@@ -257,7 +257,7 @@ def test_requests_of_a_busy_connection_are_answered_in_order(peer: Peer) -> None
     assert offsets == list(range(30))
 
 
-def test_topics_without_partitions_are_left_out_of_answers(peer: Peer) -> None:
+def test_responses_omit_topics_for_which_the_request_names_no_partitions(peer: Peer) -> None:
     peer.have_offsets_topic()
     topic, group = peer.topic(), peer.unique("g")
     peer.ask(ProduceRequest(acks=1, timeout_ms=1000, topic_data=[TopicProduceData(name=topic)]), 12)

@@ -206,7 +206,7 @@ def test_invalid_heartbeats_of_share_groups_get_kafkas_answers(peer: Peer) -> No
     """)
 
 
-def test_requests_of_share_sessions_get_kafkas_answers(peer: Peer) -> None:
+def test_share_fetch_requests_with_valid_and_invalid_sessions_get_kafkas_answers(peer: Peer) -> None:
     topic, group, _ = shared_topic(peer)
     one = Fetcher(peer, group, topic)
     codes = {

@@ -275,7 +275,7 @@ def test_members_of_streams_groups_get_the_same_tasks_as_in_kafka_at_every_step(
     """)
 
 
-def test_statuses_of_streams_groups_equal_kafkas(peer: Peer) -> None:
+def test_heartbeats_of_streams_groups_return_the_same_statuses_as_in_kafka(peer: Peer) -> None:
     topic, missing = peer.topic(partitions=2), peer.unique("missing")
     other = peer.topic("u", partitions=3)
     absent = Member(peer, eager_group(peer), MEMBER, reading(missing))
@@ -436,7 +436,7 @@ def test_offsets_and_deletion_of_streams_groups_get_kafkas_answers(peer: Peer) -
     """)
 
 
-def test_commit_with_an_older_epoch_is_refused_as_a_whole_if_one_task_was_not_held_since_then(peer: Peer) -> None:
+def test_offset_commit_with_an_older_epoch_is_refused_if_one_task_went_to_another_member(peer: Peer) -> None:
     topic, group = peer.topic(partitions=2), eager_group(peer)
     member = Member(peer, group, MEMBER, reading(topic))
     peer.settle(lambda: member.stay() is not None and member.owned == tasks(_0=[0, 1]))
@@ -466,7 +466,7 @@ def test_commit_with_an_older_epoch_is_refused_as_a_whole_if_one_task_was_not_he
     """)
 
 
-def test_not_ready_groups_are_listed_by_kafkas_name_of_the_state(peer: Peer) -> None:
+def test_list_groups_finds_streams_groups_by_the_state_not_ready(peer: Peer) -> None:
     group = eager_group(peer)
     Member(peer, group, MEMBER, reading("nowhere"))
 

@@ -61,7 +61,7 @@ def ask_create(peer: Peer, *topics: CreatableTopic, version: int = 7, validate_o
 
 
 @pytest.mark.parametrize("version", [2, 4, 5, 6, 7])
-def test_a_topic_is_created_in_every_version(peer: Peer, version: int) -> None:
+def test_every_version_of_create_topics_creates_a_topic(peer: Peer, version: int) -> None:
     ask_create(peer, topic(peer.unique("a"), 3), topic(peer.unique("b"), 1), version=version)
     match version:
         case 2:
@@ -104,7 +104,7 @@ def test_create_topics_with_minus_one_uses_the_broker_defaults(peer: Peer) -> No
     """)
 
 
-def test_invalid_partition_and_replica_counts_are_refused(peer: Peer) -> None:
+def test_create_topics_with_invalid_partition_and_replica_counts_is_refused(peer: Peer) -> None:
     for partitions, factor in ((0, 1), (-2, 1), (1, 0), (1, -2), (1, 2), (0, 0), (1, 32767)):
         ask_create(peer, topic(peer.unique("a"), partitions, factor))
     peer.said("""
@@ -125,7 +125,7 @@ def test_invalid_partition_and_replica_counts_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_invalid_names_of_new_topics_are_refused(peer: Peer) -> None:
+def test_create_topics_with_invalid_names_is_refused(peer: Peer) -> None:
     for name in ("", ".", "..", "a b", "a/b", "é", "x" * 250, "a:b", "__cluster_metadata"):
         ask_create(peer, topic(name))
     peer.said("""
@@ -150,7 +150,7 @@ def test_invalid_names_of_new_topics_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_existing_and_clashing_names_are_refused(peer: Peer) -> None:
+def test_create_topics_with_existing_or_colliding_names_is_refused(peer: Peer) -> None:
     name = peer.topic("with.dot")
     ask_create(peer, topic(name))
     ask_create(peer, topic(name), validate_only=True)
@@ -187,7 +187,7 @@ def test_create_topics_with_validate_only_creates_no_topic(peer: Peer) -> None:
     """)
 
 
-def test_manual_assignments_are_accepted_or_refused_as_in_kafka(peer: Peer) -> None:
+def test_create_topics_with_replica_assignments_gets_kafkas_answers(peer: Peer) -> None:
     ask_create(peer, assigned(peer.unique("good"), [1], [1]))
     ask_create(peer, assigned(peer.unique("counts-too"), [1], counts=(1, 1)))
     ask_create(peer, assigned(peer.unique("partitions-too"), [1], counts=(1, -1)))
@@ -233,7 +233,7 @@ def test_manual_assignments_are_accepted_or_refused_as_in_kafka(peer: Peer) -> N
     """)
 
 
-def test_invalid_configs_of_new_topics_get_kafkas_answers(peer: Peer) -> None:
+def test_create_topics_with_invalid_configs_gets_kafkas_answers(peer: Peer) -> None:
     for name, value in (
         ("no.such", "1"),
         ("retention.ms", "soon"),
@@ -318,7 +318,7 @@ def test_invalid_configs_of_new_topics_get_kafkas_answers(peer: Peer) -> None:
     """)
 
 
-def test_contradicting_configs_of_new_topics_get_kafkas_answers(peer: Peer) -> None:
+def test_create_topics_with_contradicting_configs_gets_kafkas_answers(peer: Peer) -> None:
     ask_create(peer, configured(peer.unique("lag"), min_compaction_lag_ms="10", max_compaction_lag_ms="5"))
     ask_create(peer, configured(peer.unique("local"), local_retention_ms="10", retention_ms="5"))
     twice = topic(peer.unique("twice"))
@@ -334,7 +334,7 @@ def test_contradicting_configs_of_new_topics_get_kafkas_answers(peer: Peer) -> N
     """)
 
 
-def test_the_answer_lists_the_configs_of_a_new_topic(peer: Peer) -> None:
+def test_response_of_create_topics_lists_the_configs_of_the_new_topic(peer: Peer) -> None:
     wanted = configured(peer.unique("a"), retention_ms="5000", cleanup_policy="compact")
     answer = peer.quietly(create(wanted))
     shared = [config for config in answer.topics[0].configs if not config.name.startswith("penstock.")]
@@ -404,7 +404,7 @@ def gone(peer: Peer, name: str) -> bool:
 
 
 @pytest.mark.parametrize("version", [1, 3, 4, 5])
-def test_topics_are_deleted_by_name(peer: Peer, version: int) -> None:
+def test_delete_topics_deletes_topics_by_name(peer: Peer, version: int) -> None:
     name = peer.topic("a")
     ask_delete(peer, by_name(name, peer.unique("nope")), version)
     peer.settle(lambda: gone(peer, name))
@@ -428,7 +428,7 @@ def test_topics_are_deleted_by_name(peer: Peer, version: int) -> None:
             """)
 
 
-def test_topics_are_deleted_by_name_or_id(peer: Peer) -> None:
+def test_delete_topics_since_version_6_deletes_topics_by_name_or_id(peer: Peer) -> None:
     name, other = peer.topic("a"), peer.topic("b")
     ids = peer.topic_id(name), peer.topic_id(other)
     ask_delete(peer, by_state((None, ids[0]), (other, bytes(16))))
@@ -445,7 +445,7 @@ def test_topics_are_deleted_by_name_or_id(peer: Peer) -> None:
     """)
 
 
-def test_invalid_deletions_of_topics_are_refused(peer: Peer) -> None:
+def test_invalid_delete_topics_requests_are_refused(peer: Peer) -> None:
     name = peer.topic("a")
     topic_id, nope = peer.topic_id(name), peer.unique("nope")
     for states in (
@@ -507,7 +507,7 @@ def ask_grow(peer: Peer, *topics: CreatePartitionsTopic, version: int = 3, valid
     peer.note(render(answer, version, peer.masks))
 
 
-def test_partitions_are_added_to_a_topic(peer: Peer) -> None:
+def test_create_partitions_adds_partitions_to_a_topic(peer: Peer) -> None:
     name, other = peer.topic("a"), peer.topic("b", 2)
     ask_grow(peer, grow(name, 3), validate_only=True)
     ask_grow(peer, grow(name, 3), grow(other, 3, [1]))
@@ -525,7 +525,7 @@ def test_partitions_are_added_to_a_topic(peer: Peer) -> None:
     """)
 
 
-def test_invalid_additions_of_partitions_get_kafkas_answers(peer: Peer) -> None:
+def test_invalid_create_partitions_requests_get_kafkas_answers(peer: Peer) -> None:
     name = peer.topic("a", 2)
     for wanted in (
         grow(peer.unique("nope"), 3),

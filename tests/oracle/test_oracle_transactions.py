@@ -108,7 +108,7 @@ def ended(peer: Peer, topic: str) -> None:
 # --- producers --------------------------------------------------------------------------------------------------
 
 
-def test_each_initialisation_of_a_producer_gets_a_new_epoch(peer: Peer) -> None:
+def test_each_init_producer_id_of_a_transactional_id_returns_a_new_epoch(peer: Peer) -> None:
     txn = peer.unique("txn")
     begin(peer, txn)
     for version in (0, 1, 2, 3, 4, 5):
@@ -123,7 +123,7 @@ def test_each_initialisation_of_a_producer_gets_a_new_epoch(peer: Peer) -> None:
     """)
 
 
-def test_invalid_initialisations_of_a_producer_get_kafkas_answers(peer: Peer) -> None:
+def test_invalid_init_producer_id_requests_with_a_transactional_id_get_kafkas_answers(peer: Peer) -> None:
     txn = peer.unique("txn")
     who = begin(peer, txn)
     for what, request in {
@@ -167,7 +167,7 @@ def test_invalid_initialisations_of_a_producer_get_kafkas_answers(peer: Peer) ->
 # --- adding partitions ------------------------------------------------------------------------------------------
 
 
-def test_partitions_are_added_to_a_transaction(peer: Peer) -> None:
+def test_add_partitions_to_txn_gets_kafkas_answers(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic(partitions=2)
     who = begin(peer, txn)
     for what, request in {
@@ -250,7 +250,7 @@ def test_partitions_are_added_to_a_transaction(peer: Peer) -> None:
     """)
 
 
-def test_brokers_verify_and_add_partitions_of_a_transaction(peer: Peer) -> None:
+def test_add_partitions_to_txn_of_brokers_verifies_and_adds_partitions_as_in_kafka(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic(partitions=2)
     who = begin(peer, txn)
 
@@ -389,7 +389,7 @@ def state_of(peer: Peer, txn: str) -> str:
 # --- visibility to readers --------------------------------------------------------------------------------------
 
 
-def test_read_committed_readers_wait_for_the_end_of_a_transaction(peer: Peer) -> None:
+def test_read_committed_fetch_returns_records_only_after_the_end_of_their_transaction(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic()
     who = begin(peer, txn)
     peer.produce(topic, (1, 2))
@@ -498,7 +498,7 @@ def test_produce_since_version_12_adds_its_partitions_to_the_transaction(peer: P
     """)
 
 
-def test_a_replaced_producer_is_fenced(peer: Peer) -> None:
+def test_producer_is_fenced_after_a_new_producer_with_its_transactional_id_started(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic()
     old = begin(peer, txn)
     peer.quietly(add(txn, old, topic), 3)
@@ -558,7 +558,7 @@ def offsets_of(group: str, topic: str, stable: bool = False) -> OffsetFetchReque
     return OffsetFetchRequest(groups=groups, require_stable=stable)
 
 
-def test_offsets_are_committed_with_the_transaction(peer: Peer) -> None:
+def test_offsets_of_a_transaction_are_committed_when_the_transaction_is_committed(peer: Peer) -> None:
     peer.have_offsets_topic()
     txn, topic, group = peer.unique("txn"), peer.topic(), peer.unique("g")
     who = begin(peer, txn)
@@ -669,7 +669,7 @@ def test_invalid_offset_commits_in_a_transaction_get_kafkas_answers(peer: Peer) 
 # --- the admin's side -------------------------------------------------------------------------------------------
 
 
-def test_descriptions_of_transactions_equal_kafkas(peer: Peer) -> None:
+def test_describe_transactions_gets_kafkas_answers(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic(partitions=2)
     begin(peer, peer.unique("first"))  # may take producer id 0, which answers with an error also carry
     who = begin(peer, txn)
@@ -704,7 +704,7 @@ def test_descriptions_of_transactions_equal_kafkas(peer: Peer) -> None:
     """)
 
 
-def test_lists_of_transactions_equal_kafkas(peer: Peer) -> None:
+def test_list_transactions_gets_kafkas_answers(peer: Peer) -> None:
     txn, other, topic = peer.unique("txn"), peer.unique("other"), peer.topic()
     who = begin(peer, txn)
     begin(peer, other)
@@ -773,7 +773,7 @@ def test_lists_of_transactions_equal_kafkas(peer: Peer) -> None:
     peer.quietly(end(txn, who, ABORT), 3)
 
 
-def test_markers_with_an_older_coordinator_or_producer_epoch_are_refused(peer: Peer) -> None:
+def test_transaction_markers_with_an_older_coordinator_epoch_or_producer_epoch_are_refused(peer: Peer) -> None:
     topic = peer.topic()
 
     def marker(name: str, partition: int = 0, epoch: int = 0, coordinator: int = 0) -> WriteTxnMarkersRequest:

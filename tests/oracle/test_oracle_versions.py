@@ -44,7 +44,7 @@ def _is_loading(peer: Peer, key: int, version: int, asked: object) -> bool:
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: APIS[key].name)
-def test_every_version_is_answered_without_a_failure(peer: Peer, key: int) -> None:
+def test_every_version_of_an_api_is_answered_without_unknown_server_error(peer: Peer, key: int) -> None:
     for text in answers(peer, key):
         assert "UNKNOWN_SERVER_ERROR" not in text
 
@@ -52,7 +52,7 @@ def test_every_version_is_answered_without_a_failure(peer: Peer, key: int) -> No
 @pytest.mark.java
 @pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: APIS[key].name)
-def test_every_version_gets_the_same_answer_from_kafka_and_penstock(
+def test_every_version_of_an_api_gets_the_same_answer_from_kafka_and_penstock(
     penstock_address: tuple[str, int], kafka_address: tuple[str, int], key: int
 ) -> None:
     heard = []

@@ -31,7 +31,7 @@ def both(penstock_address: tuple[str, int], kafka_address: tuple[str, int]) -> I
         peer.close()
 
 
-def test_served_apis_have_kafkas_versions(both: Both) -> None:
+def test_every_served_api_has_the_same_versions_as_in_kafka(both: Both) -> None:
     served, known = (
         {key.api_key: (key.min_version, key.max_version) for key in peer.quietly(ApiVersionsRequest(), 0).api_keys}
         for peer in both

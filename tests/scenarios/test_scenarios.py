@@ -17,14 +17,14 @@ SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_every_command_of_a_scenario_gets_the_answer_in_its_script(
+def test_every_command_of_a_scenario_prints_the_output_that_its_script_expects(
     script: Path, compare_scenario: Callable[[Path, str], None]
 ) -> None:
     includes = {each.stem: each.read_text() for each in SCRIPTS}
     compare_scenario(script, run_script(includes[script.stem], includes=includes))
 
 
-def test_log_lines_of_other_threads_are_not_in_the_answers() -> None:
+def test_log_lines_of_other_threads_are_not_in_the_output_of_a_scenario() -> None:
     ended = threading.Event()
 
     def keep_logging() -> None:

@@ -51,5 +51,7 @@ def _wanted(broker: Broker, names: list[str], *, unclean: bool) -> list[TopicPar
                 found.append((name, part.partition_index))
     missing = sorted(set(names) - known)
     if missing:
-        raise Failure(f"there is no topic or partition {missing[0]}: `penstock topic list` shows all", Exit.NOT_FOUND)
+        raise Failure(
+            f"there is no topic or partition {missing[0]}: `penstock topic list` shows the topics", Exit.NOT_FOUND
+        )
     return sorted(found)

@@ -244,7 +244,9 @@ def run_reset(args: argparse.Namespace) -> int:
         facts = read_facts(broker)
         partition = (topic, int(index)) if index.isdigit() else ("", 0)
         if partition not in facts.partitions:
-            raise Failure(f"the cluster has no partition {args.partition}", Exit.NOT_FOUND)
+            raise Failure(
+                f"the cluster has no partition {args.partition}: `penstock topic list` shows the topics", Exit.NOT_FOUND
+            )
         part = facts.partitions[partition]
         others = tuple(each for each in part.replicas if each != node)
         if node not in part.replicas:

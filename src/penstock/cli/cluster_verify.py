@@ -56,7 +56,9 @@ def _targets(broker: Broker, wanted: Sequence[str]) -> list[Target]:
             [part for part in topics[name].partitions if str(part.partition_index) == index] if name in topics else []
         )
         if not found:
-            raise Failure(f"the cluster has no topic or partition {word}", Exit.NOT_FOUND)
+            raise Failure(
+                f"there is no topic or partition {word}: `penstock topic list` shows the topics", Exit.NOT_FOUND
+            )
         chosen.append((topics[name], found[0]))
     names = sorted({topic.name for topic, _ in chosen})
     policies = broker.run(broker.cluster.topic_configs(names, "cleanup.policy")) if names else {}

@@ -116,7 +116,10 @@ def _wanted(broker: Broker, topics: Collection[str], committed_before: Collectio
             raise Failure(f"--topic takes TOPIC or TOPIC:0,1, not {text!r}", Exit.USAGE) from None
         missing = set(chosen) - set(known)
         if missing:
-            raise Failure(f"{name} has no partition {min(missing)}", Exit.NOT_FOUND)
+            raise Failure(
+                f"{name} has no partition {min(missing)}: `penstock topic describe {name}` shows its partitions",
+                Exit.NOT_FOUND,
+            )
         wanted += [(name, index) for index in chosen]
     return sorted(set(wanted))
 

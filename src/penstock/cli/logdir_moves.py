@@ -75,7 +75,7 @@ def _replica(broker: Broker, text: str) -> tuple[int, TopicPartition]:
     (found,) = broker.existing([topic])
     part = next((each for each in found.partitions if each.partition_index == partition[1]), None)
     if part is None:
-        raise Failure(f"the cluster has no partition {text}", Exit.NOT_FOUND)
+        raise Failure(f"the cluster has no partition {text}: `penstock topic list` shows the topics", Exit.NOT_FOUND)
     if len(part.replica_nodes) != 1:
         nodes = ", ".join(map(str, part.replica_nodes))
         raise Failure(

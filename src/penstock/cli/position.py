@@ -28,7 +28,7 @@ class End:
 
 @dataclass(slots=True, frozen=True)
 class Stored:
-    """Means: start at the group's committed offset, or at the beginning if the group has none."""
+    """Marks a start at the group's committed offset, or at the beginning if the group has no committed offset."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,8 +51,8 @@ Position = Beginning | End | Stored | Absolute | Last | AtTime
 
 @dataclass(slots=True, frozen=True)
 class Span:
-    """Holds the range of records to read: from a position up to, but without, a timestamp. Without a timestamp, no
-    end is set."""
+    """Holds the range of records to read: from a start position on, and only records before the time `stop_ms`, if
+    it is set."""
 
     start: Position
     stop_ms: int | None = None

@@ -121,7 +121,7 @@ def run_add(args: argparse.Namespace) -> int:
         cluster_id = broker.run(broker.cluster.describe_brokers()).cluster_id
         part = answer.topics[0].partitions[0]
         if any(each.replica_id == args.node_id for each in part.current_voters) and args.directory_id is None:
-            raise Failure(f"node {args.node_id} is a voter already", Exit.EXISTS)
+            raise Failure(f"node {args.node_id} is a voter already: there is nothing to add", Exit.EXISTS)
         directory = _directory(args, part.observers)
         known = next((node.listeners for node in answer.nodes if node.node_id == args.node_id), [])
         listeners = _listeners(args) or [(each.name, each.host, each.port) for each in known]

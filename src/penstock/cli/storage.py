@@ -207,7 +207,9 @@ def _users(arguments: list[str], file: str | None) -> tuple[ScramUser, ...]:
         except ValueError as problem:
             raise Failure(f"{where} can't be used: {problem}", Exit.USAGE) from None
         if (user.name, user.mechanism) in users:
-            raise Failure(f"{where} names user {user.name} twice with {user.mechanism.label}", Exit.USAGE)
+            raise Failure(
+                f"{where} names user {user.name} twice with {user.mechanism.label}: keep one entry", Exit.USAGE
+            )
         users[user.name, user.mechanism] = user
     return tuple(users.values())
 

@@ -93,7 +93,9 @@ class CallerConnection(BrokerConnection):
     def _handler(self, api_key: int, send: Handler) -> Handler:
         access, audit = self._broker.access, self._broker.audit
         if api_key in NEVER_SENT:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{APIS[api_key].name} can't be sent over HTTP.")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"{APIS[api_key].name} can't be sent over HTTP: use a Kafka client."
+            )
         if api_key in CONTROLLER_APIS or api_key in ANSWERED_HERE:
             handler = guarded(load_handler(api_key), api_key, access)
             handler = by_the_controller(handler) if api_key in CONTROLLER_APIS else handler
@@ -103,7 +105,9 @@ class CallerConnection(BrokerConnection):
         return audited(handler, api_key, audit)
 
     async def send(self, message: Message, *, version: int | None = None) -> None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "A request without a response can't be sent over HTTP.")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "A request without a response can't be sent over HTTP: use a Kafka client."
+        )
 
     def close(self) -> None:
         """Does nothing: the connection belongs to the shared client."""

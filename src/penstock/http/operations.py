@@ -65,7 +65,7 @@ class Operation:
         return {**self.summary(), "result": dict(self.result), "notes": list(self.notes)}
 
     def summary(self) -> dict[str, Any]:
-        """Returns the operation without its result, for lists."""
+        """Returns the operation as a JSON object without its result, for lists of operations."""
         return {
             "operation": self.number,
             "kind": self.kind,

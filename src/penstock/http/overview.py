@@ -131,7 +131,7 @@ def one_topic(
 
 
 def damaged_rows(broker: Broker) -> list[Row]:
-    """Returns a row with the reason for each replica of this node that has a damaged batch."""
+    """Returns one row for each replica of this node that has a damaged batch. The row gives the reason."""
     found = sorted(broker.logs.corruptions.items())
     return [{"topic": topic, "partition": index, "reason": why} for (topic, index), why in found[:DAMAGED_MAX]]
 

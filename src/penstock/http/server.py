@@ -102,7 +102,7 @@ class HttpServer:
         return len(self._connections)
 
     def serve(self, make: Callable[[], Site]) -> None:
-        """Sets the function that makes the site, which answers all requests.
+        """Sets the function that makes the site; the site answers all requests.
 
         The function is called in a thread at the first request, because its imports take some time.
         """

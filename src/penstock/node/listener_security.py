@@ -141,7 +141,7 @@ def renewed(source: TlsSource, settings: Settings, own: Mapping[str, str] | None
     try:
         return source.reconfigure(tls_properties(settings, listener, own)) or source.refresh()
     except TlsError as problem:
-        logger.error("%s keeps its former certificates: %s", who, problem)
+        logger.error("%s keeps its old certificates, because the new ones can't be used: %s", who, problem)
         return False
 
 
@@ -207,7 +207,7 @@ def token_listener(settings: Settings, listener: str, wall_ms: Callable[[], int]
     try:
         issuer_tls = endpoint_tls({} if entry is None else entry.options)
     except ValueError as problem:
-        raise ListenerError(f"listener {listener}: the JAAS line of {OAUTHBEARER}: {problem}") from None
+        raise ListenerError(f"listener {listener}: the JAAS line of {OAUTHBEARER} can't be used: {problem}") from None
     return TokenListener(listener, partial(token_property, settings, listener), wall_ms, issuer_tls)
 
 

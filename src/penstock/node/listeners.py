@@ -72,7 +72,7 @@ def plan_listeners(settings: Settings, default_host: str = "localhost") -> list[
     protocols = _protocol_map(settings.str("listener.security.protocol.map"))
     controllers = {name.upper() for name in settings.list("controller.listener.names")}
     if not bound:
-        raise ListenerError("listeners: at least one is needed, e.g. PLAINTEXT://127.0.0.1:9092")
+        raise ListenerError("listeners: at least one listener is needed, e.g. PLAINTEXT://127.0.0.1:9092")
     for name in advertised:
         if name not in {address.name for address in bound}:
             raise ListenerError(f"advertised.listeners: {name} is not in listeners; add it there, or remove it here")
@@ -107,7 +107,7 @@ def plan_listeners(settings: Settings, default_host: str = "localhost") -> list[
         )
     roles = settings.list("process.roles") or ("broker", "controller")
     if "broker" in roles and all(plan.controller for plan in plans):
-        raise ListenerError("listeners: all are in controller.listener.names; add a listener for clients")
+        raise ListenerError("listeners: all listeners are in controller.listener.names; add a listener for clients")
     if "broker" not in roles:
         wrong = next((plan.name for plan in plans if not plan.controller), None)
         if wrong is not None:

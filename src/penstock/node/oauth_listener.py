@@ -90,7 +90,7 @@ class KeySource:
         except TimeoutError:
             raise FetchError(f"{self._document.url} did not answer within {READ_TIMEOUT_S:g} s.") from None
         if keys.skipped:
-            logger.warning("%s has %d keys that can't verify tokens", self._document.url, keys.skipped)
+            logger.warning("%s has %d keys that this node can't use to verify tokens", self._document.url, keys.skipped)
         self.keys = keys
 
 

@@ -99,7 +99,7 @@ class OtelExport:
 def _exporter(endpoint: str) -> OTLPMetricExporter:
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ListenerError(f"{ENDPOINT}={endpoint} is no URL: give http://host:4318.")
+        raise ListenerError(f"{ENDPOINT}={endpoint} is not a URL: write it as http://host:4318.")
     if parts.path in ("", "/"):
         endpoint = parts._replace(path=PATH).geturl()
     try:

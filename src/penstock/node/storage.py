@@ -119,7 +119,9 @@ def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
                 uuid_from_str(values["directory.id"]) if "directory.id" in values else None,
             )
     except (KeyError, ValueError) as error:
-        raise StorageError(f"{path} can't be used ({error!r}): restore it or format the directory again.") from None
+        raise StorageError(
+            f"{path} can't be used ({error!r}): restore the file or format the directory again."
+        ) from None
     raise StorageError(
         f"{path} has version {version or 'none'}, from a ZooKeeper cluster: migrate the cluster to KRaft first."
     )
@@ -161,7 +163,9 @@ def features_of(plan: FormatPlan) -> dict[str, int]:
         features[name] = wanted
     for (name, at_level), (needed, least) in DEPENDENCIES.items():
         if features.get(name, 0) >= at_level and features.get(needed, 0) < least:
-            raise StorageError(f"{name}={features[name]} needs {needed} at {least} or higher.")
+            raise StorageError(
+                f"{name}={features[name]} needs {needed} at level {least} or higher: give this level too."
+            )
     return features
 
 

@@ -59,7 +59,9 @@ def compact(spark: Any, path: str, *, least: int) -> int:
 def parse(text: str) -> list[Entry]:
     version, *lines = text.splitlines()
     if version != VERSION:
-        raise ValueError(f"The log of the table's files has the unknown version {version}: a newer Spark wrote it.")
+        raise ValueError(
+            f"The log of the table's files has the unknown version {version}: use the newer Spark that wrote it."
+        )
     return [json.loads(line) for line in lines if line]
 
 
@@ -183,7 +185,9 @@ class Files:
             for each in self._system.listStatus(group.getPath()):
                 address = targets.get(str(each.getPath().getName()))
                 if address is not None and not self._system.rename(each.getPath(), self._at(address)):
-                    raise OSError(f"{each.getPath()} can't be moved to {address}")
+                    raise OSError(
+                        f"{each.getPath()} can't be moved to {address}: check the permissions of the table's directory"
+                    )
 
     def tidy(self) -> None:
         """Removes temporary files of this run, or of a run that was killed."""

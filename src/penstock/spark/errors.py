@@ -58,7 +58,7 @@ def warn_of_options(names: Sequence[str]) -> None:
     """Logs a warning about options that have no effect, once per process."""
     if names and tuple(names) not in _warned:
         _warned.add(tuple(names))
-        logger.warning("Options that have no effect here: %s", ", ".join(names))
+        logger.warning("These options have no effect here: %s", ", ".join(names))
 
 
 def sentence_of(error: KafkaError) -> str:

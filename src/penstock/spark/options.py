@@ -104,7 +104,7 @@ class SourceOptions:
 
     @property
     def wanted(self) -> str:
-        """Returns the topics or partitions to read as text, for messages."""
+        """Returns a text that names the topics or partitions to read, for messages."""
         if self.pattern is not None:
             return f"topics that match {self.pattern!r}"
         return ", ".join(self.topics or sorted({topic for topic, _ in self.assigned}))

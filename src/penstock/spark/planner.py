@@ -206,7 +206,7 @@ class Planner:
         if unknown:
             topic, partition = unknown[0]
             raise SourceError(
-                f"Option {name} names {topic}-{partition}, which does not exist: remove it from the option."
+                f"Option {name} names {topic}-{partition}, which does not exist: remove this partition from the option."
             )
         return dict(given)
 

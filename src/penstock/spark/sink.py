@@ -55,7 +55,9 @@ def _checked(options: Mapping[str, str], schema: Any, *, streaming: bool) -> Sin
     chosen = parse_sink_options(options, streaming=streaming)
     extra = check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, chosen)
     if extra:
-        logger.warning("Columns that are not written (extraColumns=ignore): %s", ", ".join(extra))
+        logger.warning(
+            "The sink does not write these columns, because extraColumns=ignore is set: %s", ", ".join(extra)
+        )
     warn_of_options(chosen.without_effect)
     # The user waits for this check at the start of a query, so an unreachable broker is reported at once.
     with (

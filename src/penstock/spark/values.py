@@ -178,9 +178,9 @@ def read_csv(values: Column, wanted: Any, delimiter: str) -> Any:
 
     text = values.cast(pa.string())
     if pc.any(pc.match_substring_regex(text, r"[\r\n]|^$")).as_py():
-        raise ValueError("the value is not one line")
+        raise ValueError("the value is empty or has several lines")
     if pc.any(pc.equal(pc.bit_wise_and(pc.count_substring(text, '"'), 1), 1)).as_py():
-        raise ValueError("a quote is not closed")
+        raise ValueError("the value has a quote that is not closed")
     names = [field.name for field in wanted] if wanted is not None else None
     return csv.read_csv(
         pa.BufferReader(_joined(values)),

@@ -110,7 +110,10 @@ def test_histograms_keep_their_buckets_and_labels_when_they_are_exported() -> No
 
 
 def test_opentelemetry_endpoint_that_is_not_a_url_is_refused() -> None:
-    with pytest.raises(ListenerError, match="is no URL: give http://host:4318"), Broker(config=settings("collector")):
+    with (
+        pytest.raises(ListenerError, match="is not a URL: write it as http://host:4318"),
+        Broker(config=settings("collector")),
+    ):
         pass
 
 

@@ -35,7 +35,9 @@ async def describe_group(service: Service, call: Call) -> Any:
         kinds = [row["type"] for row in await admin.list() if row["group"] == group]
         if error.code is not ErrorCode.GROUP_ID_NOT_FOUND or not kinds:
             raise
-        raise Problem(409, f"{group!r} is a group of type {kinds[0]}, which this route can't describe.") from error
+        raise Problem(
+            409, f"{group!r} is a group of type {kinds[0]}, which this route can't describe: use /v1/share-groups."
+        ) from error
     offsets = await admin.committed(group)
     ends = await admin.offsets_at(offsets.keys() | described.owners.keys(), LATEST)
     members = [{**owner._asdict(), "partitions": names} for owner, names in described.members.items()]
@@ -63,7 +65,7 @@ async def reset_offsets(service: Service, call: Call) -> Any:
     """
     given = [name for name in TARGETS if call.body.get(name, False) is not False]
     if len(given) != 1:
-        raise Problem(400, f"Give exactly one of {', '.join(TARGETS)}.")
+        raise Problem(400, f"Give exactly one of the fields {', '.join(TARGETS)}.")
     admin, group = GroupAdmin(await service.client()), call.path["group"]
     before = await admin.committed(group)
     wanted = await _partitions(service, call, before)
@@ -89,7 +91,9 @@ async def _partitions(service: Service, call: Call, before: Offsets) -> list[Top
     topics = call.body.get("topics")
     if topics is None:
         if not before:
-            raise Problem(404, f"Group {call.path['group']!r} has no committed offsets: give topics.")
+            raise Problem(
+                404, f"Group {call.path['group']!r} has no committed offsets: name topics in the field topics."
+            )
         return sorted(before)
     wanted = partitions_of_topics(service, topics)
     if len(wanted) > RESET_MAX:

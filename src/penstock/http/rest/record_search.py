@@ -136,7 +136,7 @@ async def search_records(service: Service, call: Call) -> Any:
     """Searches a topic for records that contain a text in key or value, as an operation."""
     topic, body = call.path["topic"], call.body
     if not body["contains"]:
-        raise Problem(400, "contains is empty: give the text to search for.")
+        raise Problem(400, "The field contains is empty: give the text to search for.")
     known = _wanted(service, topic, None)
     wanted = [(topic, index) for index in dict.fromkeys(body["partitions"])] if "partitions" in body else known
     for each in wanted:

@@ -84,7 +84,7 @@ def _answer(partition: int, found: list[Record], next_offset: int, end: int, lef
 def _start(call: Call) -> int | Since:
     if "timestamp_ms" in call.query:
         if "offset" in call.query:
-            raise Problem(400, "Give offset or timestamp_ms, not both.")
+            raise Problem(400, "The parameters offset and timestamp_ms exclude each other: give one of them.")
         return Since(call.query["timestamp_ms"])
     offset: int = call.query.get("offset", EARLIEST)
     return offset
@@ -119,7 +119,7 @@ def _bytes(row: dict[str, Any], name: str) -> bytes | None:
         text: str | None = row.get(name)
         return None if text is None else text.encode()
     if name in row:
-        raise FieldError(f"give {name} or {name}_base64, not both.")
+        raise FieldError(f"a record has both {name} and {name}_base64: give one of them.")
     try:
         return base64.b64decode(coded, validate=True)
     except (binascii.Error, ValueError) as error:

@@ -57,14 +57,14 @@ async def list_own_windows(service: Service, call: Call) -> Any:
 async def reset_share_offsets(service: Service, call: Call) -> Any:
     given = [name for name in TARGETS if call.body.get(name, False) is not False]
     if len(given) != 1:
-        raise Problem(400, f"Give exactly one of {', '.join(TARGETS)}.")
+        raise Problem(400, f"Give exactly one of the fields {', '.join(TARGETS)}.")
     client, group = await service.client(), call.path["group"]
     admin, offsets = ShareAdmin(client), GroupAdmin(client)
     before = {(topic, part.partition_index): part.start_offset for topic, part in await admin.offsets(group)}
     topics = call.body.get("topics")
     wanted = sorted(before) if topics is None else partitions_of_topics(service, topics)
     if not wanted:
-        raise Problem(404, f"Share group {group!r} has no offsets: give topics.")
+        raise Problem(404, f"Share group {group!r} has no offsets: name topics in the field topics.")
     if len(wanted) > RESET_MAX:
         raise Problem(400, f"A reset of {len(wanted)} partitions is too large: name fewer topics, {RESET_MAX} at most.")
     if given[0] == "offset":
@@ -118,10 +118,10 @@ async def change_records(service: Service, call: Call) -> Any:
     """Releases or archives the records in flight with offsets `first` to `last` of one partition."""
     kind = CHANGES.get(call.body["change"])
     if kind is None:
-        raise Problem(400, f"change can't be {call.body['change'][:40]!r}: give {' or '.join(CHANGES)}.")
+        raise Problem(400, f"The field change can't be {call.body['change'][:40]!r}: give {' or '.join(CHANGES)}.")
     first, last = call.body["first"], call.body.get("last", call.body["first"])
     if last < first:
-        raise Problem(400, f"last can't be {last}: give {first} or more.")
+        raise Problem(400, f"The field last can't be {last}: give {first} or more.")
     place = (call.body["topic"], call.body["partition"])
     refusal = await ShareAdmin(await service.client()).change(call.path["group"], place, first, last, kind)
     if refusal is not None:

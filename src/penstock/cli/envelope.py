@@ -56,7 +56,8 @@ def _headers_json(headers: Headers, packed: list[str]) -> str:
 
 
 def _json(field: str, value: bytes | None, packed: list[str]) -> str:
-    """Returns the bytes as JSON text. Bytes that are not UTF-8 are in base64, and `field` is added to `packed`."""
+    """Returns the bytes as JSON text. If they are not UTF-8, writes them in base64 and adds `field` to the list
+    `packed`."""
     if value is None:
         return "null"
     try:

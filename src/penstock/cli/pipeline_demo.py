@@ -200,10 +200,10 @@ class _Show:
 
 
 def _repeating(work: Callable[[], None], at_once: Callable[[], bool], due: Callable[[], bool]) -> Callable[[], bool]:
-    """Returns a function that runs `work` every few seconds, for a polling loop.
+    """Returns a function that a polling loop calls until it returns True.
 
-    The loop calls the function until it returns True, which it does once `due()` is true. Until then, each call runs
-    `work` if the last run was a few seconds ago or `at_once()` is true, and returns False.
+    The function returns True once `due()` is true. Before that, a call runs `work` if the last run was a few seconds
+    ago, or if `at_once()` is true.
     """
     every = REFRESH_S[0 if sys.stdout.isatty() else 1]
     last = 0.0

@@ -145,7 +145,7 @@ def _silent() -> list[str]:
 
 
 def _silence_py4j() -> None:
-    """Silences Py4J, which logs a traceback when its connection breaks, partly through the root logger."""
+    """Silences Py4J, which logs a traceback when its connection breaks. Some of its log lines use the root logger."""
     logging.getLogger("py4j").propagate = False
     root = logging.getLogger()
     if _not_py4j not in root.filters:

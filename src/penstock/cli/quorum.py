@@ -155,7 +155,7 @@ def run_remove(args: argparse.Namespace) -> int:
 def _directory(args: argparse.Namespace, seen: Any) -> bytes:
     """Returns the id of a node's metadata directory.
 
-    Takes it from --directory-id, else from the directory of --config, else from the quorum's description.
+    Takes the id from --directory-id, else from the directory of --config, else from the quorum's description.
     """
     from penstock.protocol.uuid import uuid_from_str
 

@@ -40,7 +40,8 @@ def run_points(args: argparse.Namespace) -> int:
 
 
 def _save(args: argparse.Namespace, coverage: Coverage) -> None:
-    """Writes the coverage file after each seed, so that an interrupted call keeps the coverage so far."""
+    """Writes the coverage file after each seed, so that an interrupted command keeps the coverage of the finished
+    seeds."""
     if args.coverage:
         coverage.save(Path(args.coverage))
 

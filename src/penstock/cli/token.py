@@ -127,7 +127,7 @@ def _principal(text: str) -> tuple[str, str]:
 
 
 def _hmac(path: str) -> bytes:
-    """Reads an HMAC in base64 from a file. It is no argument, because other users of the machine can see arguments."""
+    """Reads an HMAC in base64 from a file. Other users of the machine could see an HMAC in an argument."""
     try:
         text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
         return base64.b64decode(text.strip(), validate=True)

@@ -50,7 +50,7 @@ def security_of(args: argparse.Namespace, directory: str, first_node: str) -> It
 
 
 def _check(directory: str, first_node: str, *, secure: bool) -> None:
-    """Raises Failure if --secure does not fit the existing data: it must be given exactly if the data was made with
+    """Raises Failure if --secure is given for data that was made without it, or missing for data that was made with
     it."""
     from penstock.node.local_security import is_there
 

@@ -29,14 +29,14 @@ class HttpAddress:
         return self.host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
 
     def url(self, port: int) -> str:
-        """Returns the URL for clients on this machine, with the given port, which is the bound port."""
+        """Returns the URL for clients on this machine. `port` is the bound port."""
         host = "localhost" if self.is_any else self.host
         scheme = "https" if self.tls else "http"
         return f"{scheme}://[{host}]:{port}/" if ":" in host else f"{scheme}://{host}:{port}/"
 
 
 def parse_address(text: str) -> HttpAddress | None:
-    """Parses `host:port`, or a port alone, which means the loopback address; `https://` before it means TLS.
+    """Parses `host:port`. A port alone means the loopback address, and `https://` at the start means TLS.
 
     Returns None for empty text. Raises ValueError.
     """

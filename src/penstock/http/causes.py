@@ -19,8 +19,7 @@ DAMAGED_SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
-    """Holds facts that only the node that serves the console knows: failovers that it noticed, and its disk
-    problems."""
+    """Holds facts that only this node knows: the failovers that it noticed, and its disk problems."""
 
     node_id: int
     failovers: Sequence[Failover] = ()

@@ -1,4 +1,4 @@
-"""Collects facts about the whole cluster on one node: from its own image and logs, and from the other nodes.
+"""Collects facts about the whole cluster, from this node's metadata image and logs and from the other nodes.
 
 Leaders, in-sync replicas and fenced brokers are in the metadata that every node has. Only log sizes and end offsets are
 requested from the other nodes, over Kafka's protocol, and only while the cluster has at most ASK_MAX_PARTITIONS

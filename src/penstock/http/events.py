@@ -1,4 +1,4 @@
-"""Returns the events that a node can show: its own events, and the cluster's events in the topic of events."""
+"""Returns the events that a node can show: its own events, and the cluster's events in the event topic."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ READ_S = 2.0
 
 
 async def known_events(broker: Broker) -> list[EventRow]:
-    """Returns all known events, newest first. If the topic of events can't be read, returns only this node's events."""
+    """Returns all known events, newest first. If the event topic can't be read, returns only this node's events."""
     values: list[bytes | None] = []
     if broker.event_topic is not None:
         try:
             async with asyncio.timeout(READ_S):
                 values = await broker.event_topic.read()
         except (KafkaError, TimeoutError) as error:
-            logger.debug("only events of this node are shown, because the topic of events can't be read: %s", error)
+            logger.debug("only events of this node are shown, because the event topic can't be read: %s", error)
     own = [entry.as_json() for entry in broker.events.entries]
     return await asyncio.to_thread(_merged, values, own)
 

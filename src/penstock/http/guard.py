@@ -2,8 +2,8 @@
 
     request ─► forged? 403, 415 ─► public route? served ─► login: 401 ─► role: 403 ─► ACL on the cluster: 403 ─► served
 
-A route that sends Kafka requests for its caller has these requests checked with the caller's ACLs, one by one, by
-`on_behalf`. Routes that read this node's own state need an operation on the cluster.
+If a route sends Kafka requests for its caller, `on_behalf` checks each of these requests with the caller's ACLs. A
+route that reads this node's own state requires an operation on the cluster, such as DESCRIBE.
 """
 
 from __future__ import annotations

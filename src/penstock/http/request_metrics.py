@@ -1,4 +1,4 @@
-"""Collects metrics of requests by API: how many there were, and how long each phase of them took."""
+"""Collects metrics of requests by API: the number of requests, and how long each phase of a request took."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Finds the types of columns for JSON values: counts the types in the values, and grows the columns to fit. Pure code.
+"""Finds the types of columns for JSON values: counts the types in the values, and adds or widens columns. Pure code.
 
 The rules, which docs/pipelines.md states for users:
 
 - A null has no type. A field gets a column as soon as one of its values has a type. If its values have several types,
   the most frequent type wins.
-- Objects are structs, field by field; arrays have one type of elements. Both grow at any depth.
+- Objects are structs, field by field; arrays have one type of elements. Both get new fields at any depth.
 - A field whose numbers are all integers of 64 bits is BIGINT. With other numbers, it is DOUBLE if a DOUBLE holds at
   least as many of its numbers exactly as a DECIMAL(38,18), else DECIMAL(38,18).
 - A column keeps its type, except that smaller integers become BIGINT, and BIGINT and smaller decimals become

@@ -44,7 +44,7 @@ def archived_rows(spark: Any, place: Place, topic: str, stretches: Sequence[Stre
 def whole(found: Catalog, *, lossy: bool = False) -> dict[int, list[Part]]:
     """Returns the archived parts of each partition.
 
-    Raises SourceError if offsets between two parts are missing, unless `lossy`.
+    Raises SourceError if offsets between two parts are missing, unless `lossy` is True.
     """
     for partition, parts in found.parts.items():
         for end, start in [] if lossy else gaps_in(parts):

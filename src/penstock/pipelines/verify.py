@@ -66,7 +66,7 @@ def verify(
     rate: float | None = None,
     timeout_s: float = 30.0,
 ) -> list[Comparison]:
-    """Compares the targets, and returns the results in the order of the targets.
+    """Compares the replicas of each target partition, and returns the results in the order of the targets.
 
     `rate` is the limit in bytes per second for the sum of all tasks.
     """

@@ -29,7 +29,7 @@ class SourceError(Exception):
 
 
 def not_importable(error: ImportError) -> SourceError:
-    """Returns the SourceError for a missing or damaged package of other authors.
+    """Returns the SourceError for a third-party package that is missing or damaged.
 
     If a module of Penstock itself can't be imported, raises `error` unchanged.
     """

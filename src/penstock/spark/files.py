@@ -64,8 +64,8 @@ class Snapshot:
 def partition_directory(hint: FileHint, topic: str, partition: int) -> str | None:
     """Returns the partition's directory; None if the directory is not on this machine.
 
-    Another machine may have a directory with the same path. So the directory counts only if its files have the node id,
-    cluster id and topic id of the hint.
+    This machine may have an unrelated directory with the same path. So the directory counts only if its files have the
+    node id, cluster id and topic id of the hint.
     """
     try:
         with open(f"{hint.log_dir}/{META_PROPERTIES_FILE}", "rb") as file:

@@ -47,7 +47,7 @@ class Narrowed:
 def narrow(filters: Iterable[Any]) -> tuple[Narrowed, list[Any]]:
     """Returns the limits that the filters set, and the filters that Spark still has to apply.
 
-    Spark also applies a filter on `timestamp`, because its limit skips only whole batches.
+    A filter on `timestamp` is in both results, because its limit skips only whole batches.
     """
     found = Narrowed()
     rest: list[Any] = []

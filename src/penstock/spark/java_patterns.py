@@ -119,7 +119,7 @@ class _Translation:
     def _class_of_escape(self) -> frozenset[str]:
         r"""Parses an escape such as `\p{…}` or `\d`, inside or outside of a class.
 
-        Returns the characters that it matches.
+        Returns the characters that the escape matches.
         """
         self._takes("\\")
         letter = self._character()

@@ -56,7 +56,7 @@ _OWNER_CHANGED = frozenset(
 def commit_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepared], *, replayed: bool) -> None:
     """Records the decision to commit the batch, and commits its transactions. Raises SourceError, KafkaError.
 
-    `replayed` is True if a task wrote nothing, because it found that the batch was already decided.
+    `replayed` is True if a task wrote nothing, because it found a recorded decision to commit the batch.
     """
     reached("driver-begins")
     log = DecisionLog(client, query)

@@ -38,7 +38,7 @@ Prepared = tuple[str, PreparedTxnState]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Records that a batch is written: all its transactions have to be committed."""
+    """Records the decision to commit all transactions of a batch."""
 
     batch: int
     transactions: tuple[Prepared, ...]

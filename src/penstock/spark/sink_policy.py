@@ -24,7 +24,7 @@ def next_decision(
     """Returns the decision about a batch; returns `last` if there is nothing new to decide. Raises SourceError.
 
     `prepared` has the transactions that the batch's tasks wrote, `opened` has all open transactions of the query.
-    `replayed` is True if a task found that the batch was already decided.
+    `replayed` is True if a task found a recorded decision to commit the batch.
     """
     if last is not None and last.batch > batch:
         raise SourceError(

@@ -68,7 +68,7 @@ def write_plain(options: SinkOptions, task: Task, batches: Iterator[Any]) -> Sin
 
 
 def write_prepared(options: SinkOptions, task: Task, batches: Iterator[Any], *, two_phase: bool) -> SinkMessage:
-    """Writes rows in a transaction and leaves the transaction open. Returns a message for the driver that describes it.
+    """Writes rows in a transaction and leaves it open. Returns the message that tells the driver about the transaction.
 
     With `two_phase`, the transaction stays open until the driver ends it; otherwise until its timeout.
     """
@@ -109,7 +109,7 @@ def _decided(client: Client, task: Task) -> bool:
 
 
 def _take_free_id(client: Client, options: SinkOptions, task: Task, two_phase: bool) -> tuple[SyncProducer, str]:
-    """Returns a producer with the first transactional id of the task that has no open transaction, and this id.
+    """Returns a producer and its transactional id: the first of the task's ids that has no open transaction.
 
     An id with an open transaction is skipped, because a recorded decision may commit this transaction. If another
     producer uses the chosen id and has not written yet, that producer is fenced. Raises SourceError if no id is free.
@@ -141,7 +141,7 @@ def _first_free_id(
 def _prepare(client: Client, options: SinkOptions, name: str, state: PreparedTxnState) -> None:
     """Prepares a transaction. From then on the transaction can't time out.
 
-    If the task dies before, the transaction times out and is aborted.
+    If the task dies before that, the transaction times out and is aborted.
     """
     keeper = Transactions(client.asynchronous, name, options.transaction_timeout_ms, two_phase=True)
     client.run(keeper.start(keep_prepared=True))

@@ -118,7 +118,7 @@ def _from_files(options: SourceOptions, task: ReadTask) -> Iterator[tuple[list[B
 
 
 def wire_reader(client: Client, options: SourceOptions, task: ReadTask, position: int) -> WireReader:
-    """Returns a reader that fetches the task's records from offset `position` on from the partition's leader."""
+    """Returns a reader that fetches the task's records from the partition's leader, beginning at offset `position`."""
     patience_s = options.poll_timeout_ms / 1000
     settings = fetch_settings(options)
     return WireReader(

@@ -275,7 +275,7 @@ def test_memory_of_a_failed_parked_fetch_is_freed_after_its_response(monkeypatch
     run(scenario)
 
 
-def test_without_frames_removes_traceback_cause_and_context_of_an_error() -> None:
+def test_function_without_frames_removes_traceback_cause_and_context_of_an_error() -> None:
     try:
         try:
             raise ValueError

@@ -215,7 +215,7 @@ async def list_directories(service: Service, call: Call) -> Any:
 
 
 async def release_node(service: Service, call: Call) -> Any:
-    """Releases a node from quarantine. `released` is false if the node is not in quarantine."""
+    """Releases a node from quarantine. In the answer, `released` is false if the node was not in quarantine."""
     node = call.path["node"]
     return {"node": node, "released": await release(await service.client(), node)}
 

@@ -43,7 +43,7 @@ class Field:
         return found
 
     def check(self, name: str, value: Any) -> Any:
-        """Returns the value. Raises FieldError if it does not fit."""
+        """Returns the value unchanged. Raises FieldError if the value does not fit the field."""
         match self.kind:
             case "integer":
                 fits = type(value) is int

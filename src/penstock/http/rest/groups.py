@@ -59,7 +59,7 @@ async def delete_group(service: Service, call: Call) -> Any:
 
 
 async def reset_offsets(service: Service, call: Call) -> Any:
-    """Moves a group's committed offsets to the one target of TARGETS that the body gives.
+    """Moves a group's committed offsets to the target that the request names: one of TARGETS.
 
     A dry run changes nothing and shows the new offsets.
     """

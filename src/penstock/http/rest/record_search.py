@@ -98,7 +98,7 @@ async def _followed(consumer: Consumer, contains: bytes) -> AsyncIterator[bytes]
 
 
 async def _catch_up(consumer: Consumer, fetched: list[Fetched]) -> int:
-    """Moves the consumer to the end of each partition that it is far behind in. Returns the number of skipped
+    """Moves the consumer to the end of the partitions in which it is far behind. Returns the number of skipped
     offsets."""
     behind = {
         (each.topic, each.partition): each.last_stable_offset

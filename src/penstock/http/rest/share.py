@@ -1,5 +1,5 @@
-"""Implements operations on share groups: list, describe (windows, records in flight), reset, release, archive,
-drain."""
+"""Implements operations on share groups: list, describe, reset offsets, and release, archive or drain records in
+flight."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ async def describe_share_group(service: Service, call: Call) -> Any:
 
 
 async def list_windows(service: Service, call: Call) -> Any:
-    """Answers, for each partition of a share group, with the offsets between which records are in flight, and these
-    records."""
+    """Answers with the records in flight in each partition of a share group, and with the range of their offsets."""
     topics = [call.query["topic"]] if "topic" in call.query else []
     rows = await ShareAdmin(await service.client()).windows(call.path["group"], topics)
     return paged(rows, call, "windows")

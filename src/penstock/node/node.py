@@ -467,7 +467,7 @@ class Node:
         self.broker.logs.abandon()
 
     async def _cut_off(self, broker: Broker) -> None:
-        """Closes this node's outgoing connections and stops its heartbeats, as in a crash."""
+        """Closes the connections to other nodes, stops heartbeats, and leaves the quorum without a clean stop."""
         broker.channel.close()
         broker.peers.close()
         await _close_observers(broker)

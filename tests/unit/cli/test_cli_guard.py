@@ -47,7 +47,7 @@ class Operator:
         return text
 
     def fenced(self, node: int) -> set[bool]:
-        """Returns whether the node is fenced, in the metadata of all nodes: both values while it changes."""
+        """Returns the values of `fenced` that the metadata of all nodes has for a node: two values while it changes."""
         return {self._cluster.node(each).broker.metadata.image.brokers[node].fenced for each in (1, 2, 3)}
 
     def nodes(self) -> dict[int, Any]:

@@ -38,7 +38,7 @@ def test_empty_listing_prints_a_note_and_with_json_an_empty_list(capsys: pytest.
     assert json.loads(capsys.readouterr().out) == []
 
 
-def test_output_to_a_terminal_is_a_table_with_lines(
+def test_output_to_a_terminal_is_drawn_as_a_table(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)

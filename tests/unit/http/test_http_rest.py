@@ -82,7 +82,7 @@ BODIES: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def uncached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every request reads the node's current state."""
+    """Turns the cache off, so that every request reads the node's current state."""
     monkeypatch.setattr(view, "FRESH_S", 0.0)
 
 

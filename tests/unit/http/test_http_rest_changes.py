@@ -23,7 +23,7 @@ from penstock.testing import Broker, Cluster
 
 @pytest.fixture(autouse=True)
 def uncached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every request reads the node's current state."""
+    """Turns the cache off, so that every request reads the node's current state."""
     monkeypatch.setattr(view, "FRESH_S", 0.0)
 
 

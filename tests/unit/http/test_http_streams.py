@@ -34,7 +34,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture(autouse=True)
 def uncached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every request reads the node's current state."""
+    """Turns the cache off, so that every request reads the node's current state."""
     monkeypatch.setattr(view, "FRESH_S", 0.0)
 
 
@@ -54,7 +54,8 @@ def messages(broker: Broker, path: str) -> Generator[tuple[str, Any], None, None
 
 @contextmanager
 def repeating(action: Callable[[], None]) -> Iterator[None]:
-    """Repeats an action in a thread. A stream begins at the end of the log at some time after its first bytes."""
+    """Repeats an action in a thread, because a stream begins at the end of the log at some time after its first
+    bytes."""
     stop = threading.Event()
 
     def loop() -> None:

@@ -537,7 +537,7 @@ def test_refused_produce_with_acks_0_closes_the_connection(peer: Peer, what: str
 # --- idempotence ------------------------------------------------------------------------------------------------
 
 
-def test_sequences_of_an_idempotent_producer_are_checked(peer: Peer) -> None:
+def test_produce_checks_the_sequence_numbers_of_an_idempotent_producer(peer: Peer) -> None:
     topic = peer.topic()
     producer = new_producer(peer)
 
@@ -647,7 +647,7 @@ def test_sequences_of_an_idempotent_producer_are_checked(peer: Peer) -> None:
     """)
 
 
-def test_an_unknown_producer_may_start_at_any_sequence(peer: Peer) -> None:
+def test_idempotent_producer_without_earlier_batches_may_start_at_any_sequence_number(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(produce(topic, batch(1, producer_id=987654, producer_epoch=3, base_sequence=41)), 12)
     peer.ask(produce(topic, batch(1, producer_id=987654, producer_epoch=3, base_sequence=42)), 12)

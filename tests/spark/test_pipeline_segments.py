@@ -346,7 +346,9 @@ def test_damaged_archive_file_is_reported_with_its_name_in_one_sentence(broker: 
     assert archived(tmp_path, "harmed") == live(broker, "harmed")
 
 
-def test_records_deleted_before_they_were_archived_are_reported(broker: Broker, tmp_path: Path) -> None:
+def test_archive_job_reports_records_that_were_deleted_before_they_were_archived(
+    broker: Broker, tmp_path: Path
+) -> None:
     broker.create_topic("hasty", 1, retention_ms="-1")
     fill(broker, "hasty", range(100))
     archive(broker, "hasty", tmp_path, everything=True)

@@ -123,7 +123,7 @@ def test_null_value_deletes_rows_by_record_key_even_if_value_fields_are_the_key_
     assert (ended, deleted) == ([("a", 1)], [("a", 1), ("b", 3)])
 
 
-def test_missing_key_field_is_refused_only_if_the_batch_has_a_json_object(spark: Any) -> None:
+def test_upsert_with_a_missing_key_field_is_refused_only_if_the_batch_has_a_json_object(spark: Any) -> None:
     with pytest.raises(SourceError, match="Values have no field nothing to upsert by: choose from id, n"):
         changed(spark, [("a", 1, 1, None, False)], "nothing")
     kept, ended, deleted = changed(spark, [("a", None, None, "x", False), ("b", None, None, None, True)], "nothing")

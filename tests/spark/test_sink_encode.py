@@ -76,7 +76,7 @@ def test_batch_encoded_from_a_slice_of_columns_has_only_the_rows_of_the_slice() 
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_batches_cut_from_columns_cover_all_rows_within_the_size_limit(seed: int) -> None:
+def test_rows_are_split_into_batches_that_cover_all_rows_and_keep_the_size_limit(seed: int) -> None:
     rows = as_rows(some_records(seed, 500, headers=seed == 1))
     found = cuts(rows, 5000)
     assert [start for start, _ in found] == [0, *(end for _, end in found[:-1])]

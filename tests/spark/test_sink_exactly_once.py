@@ -147,7 +147,7 @@ def test_driver_that_was_replaced_cannot_record_a_commit_decision(broker: Broker
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0] + BATCHES[1])
 
 
-def test_failed_batch_is_aborted_and_written_again(broker: Broker, topic: str) -> None:
+def test_transactions_of_a_failed_batch_are_aborted_and_its_rows_are_written_again(broker: Broker, topic: str) -> None:
     query = Query(broker, topic)
     query.abort(0, [query.attempt(0, 0, BATCHES[0]), None])
     assert open_transactions(broker, query) == []

@@ -48,7 +48,7 @@ def test_option_names_ignore_case_and_producer_properties_take_effect() -> None:
         ({"kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers is missing"),
     ],
 )
-def test_wrong_options_are_refused_in_one_sentence(told: dict[str, str], sentence: str) -> None:
+def test_sink_refuses_wrong_options_in_one_sentence(told: dict[str, str], sentence: str) -> None:
     with pytest.raises(SourceError) as refused:
         parse_sink_options(TO | told, streaming=True)
     assert sentence in str(refused.value)

@@ -53,7 +53,7 @@ def test_sink_refuses_a_row_for_a_partition_that_the_topic_does_not_have(wanted:
         routed({"value": pa.array(["a"]), "partition": pa.array([wanted], pa.int32())})
 
 
-def test_rows_go_to_the_topic_column_unless_option_topic_is_set() -> None:
+def test_rows_go_to_the_topic_in_column_topic_unless_option_topic_is_set() -> None:
     columns = {"topic": pa.array(["u", "t", "u"]), "value": pa.array(["1", "2", "3"])}
     found = routed(columns, topic=None)
     assert found[("u", 0)] == [(None, b"1"), (None, b"3")]

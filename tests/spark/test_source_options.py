@@ -68,8 +68,8 @@ def test_a_starting_time_overrides_starting_times_by_partition_and_these_overrid
         ({"kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers is missing"),
         ({"startingOffsets": "soonest"}, 'takes "earliest", "latest" or JSON'),
         ({"startingOffsets": '{"orders":{"0":-3}}'}, "-2 is earliest, -1 latest"),
-        ({"startingOffsets": "latest"}, "A batch that starts at the latest offset reads no records"),
-        ({"endingOffsets": "earliest"}, "A batch that ends at the earliest offset reads no records"),
+        ({"startingOffsets": "latest"}, "A batch query that starts at the latest offset reads no records"),
+        ({"endingOffsets": "earliest"}, "A batch query that ends at the earliest offset reads no records"),
         ({"startingOffsets": '{"other":{"0":1}}'}, "'other', which is not in subscribe"),
         ({"minPartitions": "0"}, "it takes 1 or more"),
         ({"includeHeaders": "yes"}, "it takes true or false"),
@@ -86,7 +86,7 @@ def test_a_starting_time_overrides_starting_times_by_partition_and_these_overrid
         ({"maxTriggerDelay": "soon"}, "a duration such as"),
     ],
 )
-def test_wrong_options_are_refused_in_one_sentence(changes: dict[str, str], sentence: str) -> None:
+def test_source_refuses_wrong_options_in_one_sentence(changes: dict[str, str], sentence: str) -> None:
     with pytest.raises(SourceError, match=sentence):
         parse_options(WHERE | changes)
 

@@ -69,7 +69,7 @@ def test_garbage_collection_at_the_end_of_a_task_skips_objects_loaded_before_the
         gc.unfreeze()
 
 
-def test_process_keeps_freed_memory_for_later_use() -> None:
+def test_python_worker_keeps_freed_memory_for_later_use() -> None:
     """Runs in another process, because malloc's settings hold for a whole process."""
     program = """
 import resource

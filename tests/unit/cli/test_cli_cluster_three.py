@@ -147,7 +147,7 @@ def test_rebalance_returns_leadership_to_preferred_replicas(shell: Shell, cluste
     assert cluster.leader("led") == 1
 
 
-def test_status_shows_a_fenced_node_and_its_under_replicated_partitions(shell: Shell, cluster: Cluster) -> None:
+def test_cluster_status_shows_a_fenced_node_and_its_under_replicated_partitions(shell: Shell, cluster: Cluster) -> None:
     create(cluster, "lacking", (1, 2, 3))
     gone = next(node for node in cluster.nodes if node != cluster.controller)
     cluster.kill(gone)

@@ -33,14 +33,14 @@ def test_http_address_that_begins_with_https_turns_on_tls() -> None:
     assert HttpAddress("0.0.0.0", 0, tls=True).url(1) == "https://localhost:1/"
 
 
-def test_an_empty_address_turns_http_off() -> None:
+def test_empty_http_address_turns_http_off() -> None:
     assert parse_address(" ") is None
 
 
 @pytest.mark.parametrize(
     "text", ["nowhere", "ftp://localhost:80", "https://", "localhost:70000", "a b:1", "user@host:1", "::1:80"]
 )
-def test_an_invalid_address_is_refused_with_the_expected_form(text: str) -> None:
+def test_error_about_an_invalid_http_address_shows_the_expected_form(text: str) -> None:
     with pytest.raises(ListenerError, match=r"penstock\.http\.listener can't be .*: write host:port"):
         plan_http(Settings({"penstock.http.listener": text}))
 

@@ -219,12 +219,12 @@ def test_idle_connection_is_closed_if_a_new_connection_exceeds_the_limit(monkeyp
     asyncio.run(scenario())
 
 
-def test_an_unfinished_request_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_http_request_that_is_not_sent_completely_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "RECEIVE_S", 0.01)
     assert status(answer_to(b"GET / HTTP/1.1\r\nHost: loc")) == 408
 
 
-def test_an_idle_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_http_connection_is_closed_after_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "IDLE_S", 0.01)
     assert answer_to(b"") == b""
 

@@ -112,7 +112,7 @@ def test_metrics_show_for_each_api_how_long_the_phases_of_its_requests_took() ->
     assert buckets[of(api="Produce", phase="total", le="+Inf")] == 20
 
 
-def test_a_damaged_replica_is_counted_and_named_in_metrics(broker: Broker) -> None:
+def test_metrics_count_and_name_a_damaged_replica(broker: Broker) -> None:
     assert series(broker)["penstock_partitions_damaged"][of()] == 0
 
     async def find() -> None:
@@ -164,7 +164,9 @@ def test_metrics_are_summed_per_topic_with_many_partitions_and_per_node_with_man
     assert found["penstock_partitions"][of(role="leader")] == 3
 
 
-def test_partitions_of_requested_topics_have_their_own_series(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_page_has_a_series_for_each_partition_of_requested_topics(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(partition_metrics, "PARTITIONS_MAX", 0)
     found = series(broker, "?partitions=orders,unknown")
     both = {of(topic="orders", partition="0"), of(topic="orders", partition="1")}

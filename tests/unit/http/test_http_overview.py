@@ -114,7 +114,7 @@ def test_directory_short_of_space_and_configuration_warning_are_named_as_causes(
     assert health(seen(facts()).summary, context)["text"] == "a directory is short of space"
 
 
-def test_a_move_between_log_directories_has_its_remaining_bytes_and_time() -> None:
+def test_overview_shows_remaining_bytes_and_time_of_a_move_between_log_directories() -> None:
     row = move_row(MoveFigures("t", 0, "/a", "/b", MoveState.COPYING, 1024, 2048, 7, 1024.0))
     assert (row["from"], row["to"], row["state"], row["records_left"], row["bytes_left"]) == (
         "/a",

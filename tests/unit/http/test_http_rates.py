@@ -35,7 +35,7 @@ def test_topic_that_was_recreated_or_has_unreachable_leaders_gets_no_rate() -> N
     assert found == {"kept": (0.0, 0.0)}  # retention reduces the size: the byte rate is zero, not negative
 
 
-def test_the_history_of_rates_is_bounded() -> None:
+def test_history_of_rates_keeps_a_limited_number_of_points() -> None:
     rates = Rates()
     for second in range(POINTS * 2):
         rates.add_sample(float(second), {"t": Sums(1, second * 7, 0)})

@@ -148,7 +148,7 @@ def test_every_route_with_a_body_refuses_a_body_that_does_not_fit_its_schema(
 
 
 @pytest.mark.parametrize("route", [each for each in ROUTES if each.body], ids=lambda each: each.name)
-def test_every_field_refuses_values_of_other_types(cluster: Cluster, route: Route) -> None:
+def test_every_field_of_the_rest_api_refuses_values_of_other_types(cluster: Cluster, route: Route) -> None:
     good = BODIES.get(route.name, {})
     for name, field in (route.body or {}).items():
         answer = ask(cluster, route.method, filled(route), {**good, name: _wrong(field)})

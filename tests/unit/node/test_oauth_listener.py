@@ -206,7 +206,7 @@ def test_old_keys_of_the_issuer_stay_in_use_while_new_keys_cannot_be_read(
 
     async def scenario(node: Node, port: int) -> None:
         (tmp_path / "keys.json").write_text("gone")
-        await until(lambda: "former keys" in caplog.text)
+        await until(lambda: "the old keys stay in use" in caplog.text)
         await served(port, TokenLogin(lambda: issuer.token("ann")))
 
     with_node(scenario, url, sasl_oauthbearer_jwks_endpoint_refresh_ms="10")

@@ -53,7 +53,7 @@ class AccessAdmin:
     # Users.
 
     async def users(self, name: str | None = None) -> list[dict[str, Any]]:
-        """Returns a row for each mechanism of each SCRAM user, or of the user with this name."""
+        """Returns a row for each SCRAM user and mechanism. If a name is given, returns only the rows of this user."""
         wanted = None if name is None else [UserName(name=name)]
         answer = await self._client.request(DescribeUserScramCredentialsRequest(users=wanted))
         _raise_for("users", answer.error_code, answer.error_message)
@@ -73,8 +73,8 @@ class AccessAdmin:
     ) -> None:
         """Sets a user's password for these mechanisms. `salt` returns random bytes.
 
-        Computes the salted password here, so that the password itself is never sent, and in a thread, because this
-        takes some milliseconds.
+        The password is never sent: the client computes the salted password. It does so in a thread, because this takes
+        some milliseconds.
         """
         for mechanism in mechanisms:  # Kafka takes one change of a user per request
             random = salt(SALT_BYTES)
@@ -92,12 +92,14 @@ class AccessAdmin:
         """Removes a user's passwords for the given mechanisms. Returns the mechanisms for which the user had a
         password.
 
-        Raises KafkaError(RESOURCE_NOT_FOUND) if the user has none of them.
+        Raises KafkaError(RESOURCE_NOT_FOUND) if the user has no password for any of these mechanisms.
         """
         had = {row["mechanism"] for row in await self.users(user)}
         wanted = [mechanism for mechanism in mechanisms if mechanism.label in had]
         if not wanted:
-            raise KafkaError(ErrorCode.RESOURCE_NOT_FOUND, f"user {user} has no password for this mechanism")
+            raise KafkaError(
+                ErrorCode.RESOURCE_NOT_FOUND, f"user {user} has no password for any of the given mechanisms"
+            )
         for mechanism in wanted:
             deletion = ScramCredentialDeletion(name=user, mechanism=mechanism)
             await self._alter_user(AlterUserScramCredentialsRequest(deletions=[deletion]))
@@ -110,7 +112,8 @@ class AccessAdmin:
     # ACLs.
 
     async def acls(self, wanted: AclFilter, operations: Iterable[Operation] = ()) -> list[AclRow]:
-        """Returns a row for each ACL that matches, sorted. Without operations, ACLs of every operation match."""
+        """Returns the rows of the ACLs that the filter matches, sorted. Without operations, ACLs of every operation
+        match."""
         rows: list[AclRow] = []
         for operation in [*operations] or [Operation.ANY]:
             request = DescribeAclsRequest(
@@ -145,7 +148,7 @@ class AccessAdmin:
     async def delete_acls(
         self, wanted: AclFilter, operations: Iterable[Operation] = (), permission: Permission = Permission.ANY
     ) -> list[AclRow]:
-        """Deletes the ACLs that match and returns their rows."""
+        """Deletes the ACLs that the filter matches, and returns their rows."""
         filters = [
             DeleteAclsFilter(
                 resource_type_filter=wanted.resource,

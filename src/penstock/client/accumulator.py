@@ -33,7 +33,7 @@ class Appended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Holds a record batch that other code has encoded, without the fields that the producer sets later."""
+    """Holds an encoded record batch without producer id, epoch and sequence number: the producer adds them later."""
 
     count: int
     size: int
@@ -74,9 +74,9 @@ class PendingBatch:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Holds the result of sending one record, once it is known.
+    """Holds the future result of sending one record.
 
-    Await it for the record's offset, or call `flush` to wait for all records.
+    Await this object to get the record's offset, or call `flush` to wait for all records.
     """
 
     batch: PendingBatch

@@ -134,7 +134,7 @@ class AsyncClient:
     def _any_node(self, channel: str) -> int:
         """Returns a node for a request that any node can serve; if possible, a node without requests in flight.
 
-        A node with unanswered requests may be dead, and a further request would wait in vain.
+        A node with unanswered requests may be dead, and a further request would get no response.
         """
         live = {
             node: each.in_flight for (node, of), each in self._connections.items() if of == channel and not each.closed
@@ -339,7 +339,7 @@ class AsyncClient:
     async def coordinator(self, key: str, kind: int = GROUP_COORDINATOR) -> int:
         """Returns the node id of the coordinator of a group or transactional id.
 
-        Caches it until `forget_coordinator`.
+        Caches the result until `forget_coordinator` is called.
         """
         known = self._coordinators.get((kind, key))
         if known is not None and known in self.cluster.nodes:
@@ -365,9 +365,9 @@ class AsyncClient:
         return node
 
     def forget_coordinator(self, key: str, kind: int = GROUP_COORDINATOR) -> None:
-        """Removes the coordinator from the cache, after NOT_COORDINATOR or a lost connection.
+        """Removes a coordinator from the cache. Called after NOT_COORDINATOR or a lost connection.
 
-        The next request to this coordinator looks it up again.
+        The next request looks up the coordinator again.
         """
         self._coordinators.pop((kind, key), None)
 
@@ -432,7 +432,7 @@ class _Unreachable(NamedTuple):
 
 
 class _NoTopicError(Exception):
-    """Raised if the topic or partition doesn't exist.
+    """Raised if a topic or partition doesn't exist.
 
-    The client does not retry after it, although Kafka's error code for it is retriable.
+    The client does not retry after this error, although Kafka's clients may retry after its error code.
     """

@@ -7,8 +7,8 @@
     sasl.oauthbearer.token.endpoint.url=…                         (access tokens, with OAUTHBEARER)
     ssl.truststore.location, ssl.ca.location, …
 
-An unknown property, or two properties that contradict each other, are refused. A client that ignored them would be less
-protected than the user thinks.
+An unknown property is refused, and so are two properties that contradict each other. If the client ignored such a
+property, the connection could be less secure than the user thinks.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def credentials_of(properties: Mapping[str, str]) -> Credentials:
 
 
 def _kafka_names(properties: Mapping[str, str]) -> dict[str, str]:
-    """Returns the TLS properties under Kafka's names. Files that librdkafka's properties name are read."""
+    """Returns the TLS properties under Kafka's names. Reads the files whose paths are in librdkafka's properties."""
     found = {name: value.strip() for name, value in properties.items() if name.startswith("ssl.")}
     for name, meaning in _TEXTS.items():
         if name in found:

@@ -159,7 +159,8 @@ class ClusterAdmin:
     async def add_voter(
         self, node_id: int, directory_id: bytes, listeners: Iterable[tuple[str, str, int]], *, cluster_id: str | None
     ) -> None:
-        """Adds a voter, and waits until the change is committed. `listeners` contains (name, host, port)."""
+        """Adds a voter to the quorum, and waits until the change is committed. `listeners` contains (name, host,
+        port)."""
         request = AddRaftVoterRequest(
             cluster_id=cluster_id,
             timeout_ms=self._timeout_ms,
@@ -265,7 +266,7 @@ class ClusterAdmin:
     async def move_replicas(self, node: int, wanted: Mapping[TopicPartition, str]) -> dict[TopicPartition, ErrorCode]:
         """Starts to move replicas of a node to other log directories of this node. Returns the failures.
 
-        A move to the current directory cancels a running move.
+        A move to the replica's current directory cancels a running move.
         """
         directories: dict[str, dict[str, AlterReplicaLogDirTopic]] = {}
         for (name, index), path in wanted.items():

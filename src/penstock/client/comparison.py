@@ -57,7 +57,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Holds the unit of comparison: a batch of a replica, or a record if the topic is compacted."""
+    """Holds a batch of a replica, or a record if the topic is compacted: the unit in which replicas are compared."""
 
     first: int
     last: int

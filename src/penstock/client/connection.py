@@ -121,9 +121,9 @@ class _Stream(asyncio.BufferedProtocol):
             future.set_result(frame)
 
     def end_in(self, seconds: float) -> None:
-        """Closes the connection once this time has passed and no request is in flight.
+        """Closes the connection after the given seconds, as soon as no request is in flight.
 
-        Called for a SASL session with a limited lifetime. The client then opens a new connection.
+        Called if the SASL session has a limited lifetime. The client later opens a new connection.
         """
         asyncio.get_running_loop().call_later(seconds, self._end_if_idle)
 
@@ -180,7 +180,7 @@ class _Stream(asyncio.BufferedProtocol):
 
 
 class BrokerConnection:
-    """A connection on which several requests may be in flight. The broker responds in order.
+    """Implements a connection to a broker, on which several requests may be in flight. The broker responds in order.
 
     A failed connection is not reopened: `closed` stays True.
     """
@@ -269,9 +269,8 @@ class BrokerConnection:
         return future
 
     def leave(self, future: "asyncio.Future[memoryview]") -> "asyncio.Future[memoryview]":
-        """Abandons a request. Returns a future that is done when the response arrives after all, or when the
-        connection closes.
-        """
+        """Abandons a request. Returns a future that completes when the late response arrives or the connection
+        closes."""
         for entry in self._stream.waiting:
             if entry.future is future:
                 entry.future = asyncio.get_running_loop().create_future()

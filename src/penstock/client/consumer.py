@@ -50,7 +50,8 @@ class ConsumerSettings:
 
 
 class Since(NamedTuple):
-    """A position by time: the first record at or after `timestamp_ms`; the end offset if all records are older."""
+    """Selects a start position by time: the first record at or after `timestamp_ms`; the end offset if all records are
+    older."""
 
     timestamp_ms: int
 
@@ -194,7 +195,7 @@ class Consumer:
             self._fetches[node] = asyncio.ensure_future(self._fetch(node, positions))
 
     async def _look_for_leaders(self, partitions: list[TopicPartition]) -> list[Fetched]:
-        """Looks up the leaders of partitions without a leader, while other partitions are read.
+        """Looks up the leaders of partitions whose leader is unknown, while `poll` reads other partitions.
 
         Returns an empty list, like a fetch without records.
         """

@@ -24,9 +24,9 @@ async def set_cordoned(
 ) -> str | None:
     """Sets `cordoned.log.dirs` of a node; None unsets it.
 
-    Then waits until `reached` is true for the log directories that the node reports. If the config can't be changed,
-    returns a sentence about it. A cluster older than Kafka 4.3 does not know this config: it still places new replicas
-    in these directories.
+    Then waits until `reached` is true for the log directories that the node reports. Returns a sentence with the reason
+    if the config can't be changed; otherwise None. A cluster older than Kafka 4.3 does not know this config: it still
+    places new replicas in these directories.
     """
     change = (CORDONED, ConfigOperation.DELETE if directories is None else ConfigOperation.SET, directories)
     cluster = ClusterAdmin(client)

@@ -29,16 +29,18 @@ NodeMove = tuple[int, DirectoryMove]
 
 
 class Step(NamedTuple):
-    """Holds the progress since the previous step: the number of moves that ended, and a sentence for each failed
-    move."""
+    """Holds the progress of moves since the last report: the number of moves that ended, and a sentence for each
+    failure."""
 
     ended: int
     failures: list[str]
 
 
 def starting_point(holdings: Holdings) -> tuple[list[DirectoryState], dict[TopicPartition, PlacedReplica]]:
-    """Returns the directories of a node, and the directory that each replica will be in when the moves under way have
-    ended."""
+    """Returns a node's log directories, and the directory of each of its replicas.
+
+    A replica that is being moved counts as if it were in its target directory.
+    """
     replicas = {
         partition: PlacedReplica(
             holdings.futures[partition].directory if partition in holdings.futures else replica.directory, replica.size
@@ -137,9 +139,9 @@ def ended(
 ) -> Step:
     """Removes ended moves from `going`. Returns a `Step` with the number of ended moves and the failures.
 
-    For a moment at the end of a move, Kafka lists neither a copy nor the replica in its new directory. A failed move
-    looks the same. So the first check that finds neither only adds the move to `suspected`. If the next check
-    finds neither again, the move has failed.
+    A failed move has no copy in the target directory, and its replica is still in the old directory. A move that has
+    just succeeded looks the same for a moment. So the first check that finds this only adds the move to `suspected`. If
+    the next check finds it again, the move has failed.
     """
     count, failures = 0, []
     for partition, move in list(going.items()):

@@ -1,4 +1,5 @@
-"""Reads events from the topic of events. Checks each record, because any client with write access can write there."""
+"""Reads the topic of cluster events. Checks each record, because any client with write access can write to the
+topic."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def _event(value: bytes) -> EventRow | None:
 
 
 async def read_events(client: AsyncClient) -> list[EventRow]:
-    """Returns the events that the cluster keeps, oldest first. Raises KafkaError if there is no topic of events."""
+    """Returns the events that the cluster keeps, oldest first. Raises KafkaError if the cluster has no topic of
+    events."""
     await client.topic(EVENT_TOPIC)
     key = (EVENT_TOPIC, 0)
     end = (await list_offsets(client, {key: LATEST}))[key].offset

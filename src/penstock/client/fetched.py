@@ -46,7 +46,7 @@ def visible_batches(
     aborted: Iterable[AbortedTransaction] | None = None,
     check_crc: bool = True,
 ) -> tuple[list[tuple[BatchHeader, memoryview]], int]:
-    """Returns the visible data batches of a fetch, and the offset after its last batch, visible or not.
+    """Returns the data batches that a reader may see, and the offset after the last fetched batch.
 
     `aborted` lists the aborted transactions for read_committed; None means read_uncommitted.
     """
@@ -60,7 +60,7 @@ def read_batches(
     aborted: Iterable[AbortedTransaction] | None = None,
     check_crc: bool = True,
 ) -> tuple[list[tuple[BatchHeader, memoryview]], int, int]:
-    """Returns the result of `visible_batches`, and also the leader epoch of the last batch, visible or not.
+    """Returns the result of `visible_batches` and the leader epoch of the last fetched batch.
 
     The records of an aborted transaction are dropped from its first offset to the abort marker of the same producer.
     """

@@ -222,7 +222,8 @@ def _described(state: str, members: Mapping[Owner, list[TopicPartition]]) -> Des
 def _assigned(protocol_type: str, assignment: bytes) -> list[TopicPartition]:
     """Returns a member's partitions from the assignment that the leader of its classic group wrote.
 
-    Returns an empty list if the group's protocol type is not "consumer", because the format is unknown then.
+    Returns an empty list if the group's protocol type is not "consumer", because the format of such an assignment is
+    unknown.
     """
     if protocol_type != "consumer" or len(assignment) < 2:
         return []

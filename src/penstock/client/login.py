@@ -51,11 +51,11 @@ class Login:
 
     @property
     def who(self) -> str:
-        """Names the login in error messages."""
+        """Returns the name of the login in error messages."""
         return f"user {self.username}"
 
     async def exchange(self) -> ClientExchange:
-        """Begins a new authentication."""
+        """Returns a new SASL exchange, which authenticates one connection."""
         if self.mechanism == "PLAIN":
             return _PlainClient(self.username, self.password)
         nonce = secrets.token_urlsafe(NONCE_BYTES)
@@ -65,9 +65,9 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogin:
-    """A login with an access token (OAUTHBEARER).
+    """Describes a login with an access token (OAUTHBEARER).
 
-    `source` returns a token. It may block, and is called in a thread for each new connection.
+    `source` is a function that returns a token. It may block: it is called in a thread for each new connection.
     """
 
     source: Callable[[], str] = field(repr=False)
@@ -78,11 +78,11 @@ class TokenLogin:
 
     @property
     def who(self) -> str:
-        """Names the login in error messages."""
+        """Returns the name of the login in error messages."""
         return "the access token"
 
     async def exchange(self) -> ClientExchange:
-        """Gets a token and begins a new authentication. Raises SaslError if there is no token."""
+        """Gets a token and returns a new SASL exchange with it. Raises SaslError if there is no token."""
         try:
             return OAuthBearerClient(await asyncio.to_thread(self.source))
         except FetchError as problem:
@@ -104,5 +104,7 @@ class _PlainClient:
 
     def step(self, message: bytes) -> bytes | None:
         if message:
-            raise SaslError("The broker answered a PLAIN login with a token, but PLAIN has no token from the broker.")
+            raise SaslError(
+                "The broker answered a PLAIN login with a SASL token, but in PLAIN only the client sends a token."
+            )
         return None

@@ -29,7 +29,7 @@ def partition_for_key(key: bytes, partitions: int) -> int:
 
 
 def another_partition(partitions: int, last: int | None, random: Random) -> int:
-    """Returns a random partition for records without a key. It differs from `last`, the partition of the last batch."""
+    """Returns a random partition for records without a key. It is not `last`, the partition of the previous batch."""
     if last is None or partitions == 1:
         return random.randrange(partitions)
     return (last + random.randrange(1, partitions)) % partitions

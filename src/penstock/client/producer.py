@@ -131,7 +131,8 @@ class Producer:
     ) -> list[PendingBatch]:
         """Queues records. Waits only for buffer space. Returns their batches, whose futures give the results.
 
-        Looks up the partition and its batch once per batch, for the first record. Later records are only appended.
+        Chooses a partition and a batch only for the first record of each batch, and appends further records to that
+        batch.
         """
         info = await self._client.topic(topic, create=self._settings.create_topics)
         count, limit, now = len(info.partitions), self._settings.batch_bytes, self._clock.wall_ms()
@@ -175,7 +176,7 @@ class Producer:
         return self._pending.open_batch((topic, partition), size) or self._new_batch((topic, partition))
 
     def _full(self, batch: PendingBatch | None) -> None:
-        """Called after records were added to a batch. Sends the batch if it is full.
+        """Sends the batch if it is full. Called after records were added to the batch.
 
         If the buffer is full, later calls of `send` wait.
         """

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class ProducerIdentity:
-    """Holds the producer id. The transaction coordinator allocates it; without transactions, any broker does."""
+    """Holds the producer id. A transactional producer gets the id from its transaction coordinator, any other producer
+    from any broker."""
 
     def __init__(self, client: AsyncClient, transactions: Transactions | None) -> None:
         self._client = client

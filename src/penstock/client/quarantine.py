@@ -1,6 +1,6 @@
-"""Lists the brokers in quarantine, and releases brokers.
+"""Lists the brokers in quarantine (fenced because their replicas seem damaged), and releases brokers from it.
 
-Requests go to any broker: a broker in quarantine is fenced, and clients don't find it in the metadata.
+Requests go to any broker, because clients don't find a fenced broker in the metadata.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 async def quarantined_nodes(client: AsyncClient) -> dict[int, str]:
-    """Returns the brokers in quarantine, with the reason of each. Raises KafkaError."""
+    """Returns the brokers in quarantine, with the reason for each quarantine. Raises KafkaError."""
     answer: DescribeClusterResponse = await client.request(DescribeClusterRequest(include_fenced_brokers=True))
     if answer.error_code:
         raise KafkaError(code_of(answer.error_code), answer.error_message)

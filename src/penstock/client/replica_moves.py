@@ -1,7 +1,7 @@
-"""Plans moves of replicas between nodes, carries the plan out in waves, and throttles it.
+"""Plans moves of replicas between nodes, starts a limited number of moves at a time, and throttles them.
 
-A plan counts moves under way as finished. The same plan, made again after an interruption, therefore waits for those
-moves and contains only the remaining moves.
+A plan counts moves under way as finished. After an interruption, a new plan therefore contains only the moves that were
+not started; the running moves are waited for.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def plan_moves(
     elect_all: bool = False,
     close: Collection[int] = (),
 ) -> MovePlan:
-    """Plans with `planner`. Without topics, plans for all topics. Raises PlanError.
+    """Plans moves of replicas with `planner`; for all topics if none is given. Raises PlanError.
 
     With `elect_all`, every partition is led by its preferred replica afterwards, not only the moved partitions.
     """
@@ -112,8 +112,10 @@ class ReplicaMoves:
         self._admin = Admin(client)
 
     async def carry_out(self, moves: Sequence[Move], at_once: int) -> AsyncIterator[int]:
-        """Submits the moves in waves and waits for each wave. Yields the number of partitions moved since the last
-        yield."""
+        """Starts at most `at_once` moves and waits for them before it starts the next moves.
+
+        Yields the number of partitions moved since the last yield.
+        """
         async for _ in self.wait():  # moves that an earlier run or another operator began
             yield 0
         for start in range(0, len(moves), at_once):
@@ -153,7 +155,7 @@ class ReplicaMoves:
     # Throttles.
 
     async def throttle(self, rate: int, moves: Sequence[Move], nodes: Sequence[int]) -> None:
-        """Limits the rate, in bytes a second, at which the nodes copy these moves."""
+        """Limits the rate, in bytes a second, at which the nodes copy the moved replicas."""
         leaders: dict[str, list[str]] = {}
         followers: dict[str, list[str]] = {}
         for move in (each for each in moves if each.copies):
@@ -192,7 +194,8 @@ class ReplicaMoves:
 
 
 def copied_share(facts: Facts, partition: TopicPartition, adding: Collection[int]) -> tuple[int | None, int | None]:
-    """Returns the progress of the slowest new replica: percent of the leader's size, and the records that it lacks."""
+    """Returns the progress of the slowest new replica: its size in percent of the leader's, and how many records it
+    lacks."""
     leader = facts.partitions[partition].leader if partition in facts.partitions else -1
     whole = facts.sizes.get(leader, {}).get(partition)
     parts = [facts.sizes.get(node, {}).get(partition, 0) for node in adding]

@@ -27,7 +27,7 @@ Window = dict[str, Any]
 
 
 class Refusal(NamedTuple):
-    """Describes a part of a change that the cluster refused."""
+    """Describes one item of a change that the cluster refused: a group, topic or partition, with the error."""
 
     what: str
     code: int
@@ -58,7 +58,7 @@ class ShareAdmin:
         return found
 
     async def offsets(self, group: str) -> list[tuple[str, offsets_api.DescribeShareGroupOffsetsResponsePartition]]:
-        """Returns a topic name and a partition's entry of DescribeShareGroupOffsets, for each partition of the group.
+        """Returns (topic name, partition entry of DescribeShareGroupOffsets) for each partition of the group.
 
         Raises KafkaError for the first error.
         """
@@ -72,7 +72,8 @@ class ShareAdmin:
         return [(topic.topic_name, part) for topic in found.topics for part in topic.partitions]
 
     async def alter_offsets(self, group: str, target: Mapping[TopicPartition, int]) -> list[Refusal]:
-        """Sets the start offsets of a group without members. Returns the refused parts."""
+        """Sets the start offsets of a group without members. Returns a refusal for each refused partition; one refusal
+        if the whole request is refused."""
         topics: dict[str, altering.AlterShareGroupOffsetsRequestTopic] = {}
         for (name, index), offset in sorted(target.items()):
             topic = topics.setdefault(name, altering.AlterShareGroupOffsetsRequestTopic(topic_name=name, partitions=[]))
@@ -90,7 +91,8 @@ class ShareAdmin:
         ]
 
     async def delete_offsets(self, group: str, topics: Iterable[str]) -> list[Refusal]:
-        """Deletes a group's offsets in these topics. Returns the refused parts."""
+        """Deletes a group's offsets in these topics. Returns a refusal for each refused topic; one refusal if the whole
+        request is refused."""
         wanted = [deleting.DeleteShareGroupOffsetsRequestTopic(topic_name=topic) for topic in topics]
         request = deleting.DeleteShareGroupOffsetsRequest(group_id=group, topics=wanted)
         answer = await self._client.ask_coordinator(group, request)
@@ -105,8 +107,10 @@ class ShareAdmin:
     # Records in flight.
 
     async def windows(self, group: str, topics: Iterable[str] = ()) -> list[Window]:
-        """Describes the window of each partition of the group, with its records in flight. If `topics` is empty,
-        describes all topics."""
+        """Describes the records in flight of each partition of the group: state, offsets and counts.
+
+        If `topics` is empty, describes all topics.
+        """
         wanted = [(topic, part.partition_index) for topic, part in await self.offsets(group)]
         chosen = set(topics)
         missing = sorted(chosen - {topic for topic, _ in wanted})
@@ -131,8 +135,10 @@ class ShareAdmin:
         return await self._change(group, place, first, last, kind)
 
     async def drain(self, group: str, windows: Iterable[Window]) -> AsyncIterator[tuple[Window, Refusal | None]]:
-        """Archives the records in flight of these windows. Yields each window after its records are archived, or with
-        the refusal."""
+        """Archives the records in flight of the partitions in `windows`.
+
+        Yields (entry of `windows`, refusal) for each partition; the refusal is None after success.
+        """
         wanted = {(each["topic"], each["partition"]): each for each in windows}
         for place in await self._places(wanted):
             window = wanted[place.topic, place.partition]
@@ -225,7 +231,7 @@ def in_flight(window: Window) -> int:
 
 
 def is_idle(windows: Iterable[Window]) -> bool:
-    """Returns True if no member fetches from these windows, so that no record is in flight."""
+    """Returns True if no member fetches from these partitions, so that no record is in flight."""
     return all(each["state"] == "idle" for each in windows)
 
 

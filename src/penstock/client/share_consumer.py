@@ -201,8 +201,9 @@ class ShareConsumer:
     async def commit(self) -> list[tuple[TopicPartition, dict[int, int], KafkaError | None]]:
         """Sends all acknowledgements.
 
-        Returns for each partition the acknowledgement types by offset, and an error; None means that they are stored.
-        After some errors, such as a lost connection, it is unknown whether the acknowledgements were stored.
+        Returns, for each partition, the acknowledgement types by offset and the error. The error is None if the
+        acknowledgements are stored. After some errors, such as a lost connection, it is unknown whether the
+        acknowledgements were stored.
         """
         wanted = await self._client.by_leader(self._acks.partitions())
         results = await asyncio.gather(*(self._commit(node, partitions) for node, partitions in wanted.items()))

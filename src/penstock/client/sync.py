@@ -71,7 +71,7 @@ class _LoopThread:
 
 
 class Client:
-    """A blocking client, which several threads may use: `with Client("host:port") as client`."""
+    """Implements a blocking client, which several threads may use: `with Client("host:port") as client`."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class Client:
 
 
 class SyncProducer:
-    """A producer for code without an event loop.
+    """Implements a producer for code without an event loop.
 
     `send_many` passes all its records to the event loop's thread at once.
     """
@@ -249,10 +249,9 @@ class SyncProducer:
         self._client.run(self._producer.send_built(topic, partition, built))
 
     def start(self, *, keep_prepared: bool = False) -> PreparedTxnState:
-        """Initializes the transactional id and fences its earlier producer. Returns the prepared transaction, if it is
-        kept.
+        """Initializes the transactional id and fences its earlier producer.
 
-        Call `begin` or `complete` next.
+        With `keep_prepared`, keeps a prepared transaction and returns it. Call `begin` or `complete` next.
         """
         return self._client.run(self._producer.start(keep_prepared=keep_prepared))
 
@@ -337,7 +336,7 @@ class SyncConsumer:
 
 
 class SyncShareConsumer:
-    """A share consumer for code without an event loop. It sends heartbeats while the caller works."""
+    """Implements a share consumer for code without an event loop. It sends heartbeats while the caller works."""
 
     def __init__(
         self, client: Client, group: str, topics: Sequence[str], settings: ShareConsumerSettings | None

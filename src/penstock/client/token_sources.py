@@ -80,9 +80,9 @@ class ClientCredentials:
             answer = json.loads(content)
             token, lifetime_s = answer["access_token"], float(answer.get("expires_in", 0))
         except (ValueError, TypeError, KeyError, RecursionError, AttributeError):
-            raise FetchError(f"{self.endpoint.url} answered without an access token.") from None
+            raise FetchError(f"{self.endpoint.url} sent a response without an access token.") from None
         if not isinstance(token, str):
-            raise FetchError(f"{self.endpoint.url} answered with an access token that is not a text.")
+            raise FetchError(f"{self.endpoint.url} sent an access token that is not a string.")
         return token, lifetime_s
 
 
@@ -97,7 +97,7 @@ class TokenFile:
         try:
             return self.file.read().decode("ascii").strip()
         except UnicodeDecodeError:
-            raise FetchError(f"{self.file.url} has no access token.") from None
+            raise FetchError(f"{self.file.url} contains no access token: the content is not ASCII.") from None
 
 
 def token_login(properties: Mapping[str, str], options: Mapping[str, str]) -> TokenLogin:
@@ -117,12 +117,12 @@ def token_login(properties: Mapping[str, str], options: Mapping[str, str]) -> To
     try:
         endpoint = Document(url, MAX_ANSWER_BYTES, tls=endpoint_tls(options))
     except ValueError as problem:
-        raise ValueError(f"{ENDPOINT} {problem}.") from None
+        raise ValueError(f"{ENDPOINT} can't be used: {problem}.") from None
     client_id, secret, scope = (_first(given, names) for names in (_ID, _SECRET, _SCOPE))
     if endpoint.in_file:
         return TokenLogin(TokenFile(endpoint))
     if client_id is None or secret is None:
-        raise ValueError(f"OAUTHBEARER needs a client: set {_ID[0]} and {_SECRET[0]}.")
+        raise ValueError(f"OAUTHBEARER needs a client id and a secret: set {_ID[0]} and {_SECRET[0]}.")
     return TokenLogin(ClientCredentials(endpoint, client_id, secret, scope))
 
 

@@ -59,7 +59,7 @@ class TransactionAdmin:
     ) -> list[dict[str, Any]]:
         """Returns a row for each transactional id, in the order of the ids. Empty filters match every id.
 
-        Raises KafkaError(INVALID_REQUEST) if there is no such state.
+        Raises KafkaError(INVALID_REQUEST) if a given state does not exist.
         """
         request = listing.ListTransactionsRequest(
             state_filters=[*states], producer_id_filters=[*producer_ids], duration_filter=longer_than_ms
@@ -93,7 +93,7 @@ class TransactionAdmin:
         return state, await self._client.coordinator(transactional_id, TRANSACTION_COORDINATOR)
 
     async def terminate(self, transactional_id: str) -> str:
-        """Aborts the open transaction of an id and fences its producer. Returns the id's state before that.
+        """Aborts the open transaction of an id and fences its producer. Returns the state of the id before the abort.
 
         InitProducerId with this id makes the coordinator abort the transaction.
         """
@@ -106,10 +106,10 @@ class TransactionAdmin:
     async def hanging(
         self, topics: Iterable[str], older_than_ms: int, now_ms: int
     ) -> tuple[list[Open], dict[TopicPartition, str]]:
-        """Returns the transactions that no coordinator will end, and the partitions that could not be read, with the
-        reason.
+        """Returns the transactions that no coordinator will end.
 
-        Without topics, looks at all topics. Only transactions whose last record is older than `older_than_ms` count.
+        Also returns the partitions that could not be read, with the reason. Without topics, looks at all topics. Only
+        transactions whose last record is older than `older_than_ms` count.
         """
         wanted = (await self._client.metadata([*topics] or None)).topics
         for topic in wanted:
@@ -151,7 +151,11 @@ class TransactionAdmin:
         return hanging
 
     async def _open(self, led: dict[int, dict[str, list[int]]]) -> tuple[list[Open], dict[TopicPartition, str]]:
-        """Returns the open transactions of partitions, which are grouped by leader and topic."""
+        """Returns the open transactions of the given partitions, and the partitions that could not be read, with the
+        reason.
+
+        `led` groups the partitions by the node id of their leader and by topic.
+        """
         found: list[Open] = []
         unread: dict[TopicPartition, str] = {}
         for node, topics in led.items():
@@ -174,7 +178,7 @@ class TransactionAdmin:
     async def _unknown_to_coordinators(self, candidates: Collection[Open]) -> list[Open]:
         """Returns the transactions that no coordinator will end.
 
-        Either no coordinator knows the transaction's producer, or the coordinator's transaction does not include the
+        For such a transaction, no coordinator knows the producer, or the coordinator's transaction does not include the
         partition.
         """
         if not candidates:

@@ -113,7 +113,8 @@ class Transactions:
         """
         if not self._two_phase:
             raise KafkaError(
-                ErrorCode.INVALID_TXN_STATE, "The producer can't prepare: set two_phase_commit in its settings."
+                ErrorCode.INVALID_TXN_STATE,
+                "The producer can't prepare transactions: set two_phase_commit in its settings.",
             )
         self._raise_failure("prepared")
         self._expect(State.OPEN)
@@ -197,7 +198,11 @@ class Transactions:
     def _expect(self, *states: State) -> None:
         if self.state not in states:
             code = ErrorCode.PRODUCER_FENCED if self.state is State.FENCED else ErrorCode.INVALID_TXN_STATE
-            raise KafkaError(code, f"The producer {self.transactional_id!r} is {self.state.value}.")
+            wanted = " or ".join(each.value for each in states)
+            message = (
+                f"The producer {self.transactional_id!r} is {self.state.value}. For this call it must be {wanted}."
+            )
+            raise KafkaError(code, message)
 
     # Requests
 

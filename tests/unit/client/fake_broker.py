@@ -1,4 +1,5 @@
-"""A fake broker: real frames on a real socket, with answers scripted per API."""
+"""Implements a fake broker for tests: it reads real frames from a real socket and sends responses that a test
+defines."""
 
 import asyncio
 import struct
@@ -52,8 +53,11 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 class FakeBroker:
-    """A broker whose answers a test defines: `on[key]` answers requests of an API. Other requests get default answers
-    about one topic `t` led by this node."""
+    """Implements a broker whose responses a test defines.
+
+    `on[key]` answers the requests with this API key. Other requests get default responses about one topic `t`, which
+    this node leads.
+    """
 
     def __init__(self, node_id: int = 1) -> None:
         self.node_id = node_id
@@ -134,7 +138,7 @@ async def fake_broker(node_id: int = 1) -> AsyncIterator[FakeBroker]:
 def fetched(
     *records: bytes, offset: int = 0, aborted: list[AbortedTransaction] | None = None, code: int = 0
 ) -> Message:
-    """Returns a Fetch answer about partition 0 of topic `t`."""
+    """Returns a Fetch response for partition 0 of topic `t`."""
     data = PartitionData(
         partition_index=0,
         error_code=code,

@@ -1,4 +1,4 @@
-"""Comparing replicas range by range."""
+"""Tests the comparison of a partition's replicas."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_equal_replicas_have_no_difference_and_the_same_digest() -> None:
     assert digest_of(list(LEADER)) == digest_of(LEADER)
 
 
-def test_the_first_difference_is_reported_by_its_offset() -> None:
+def test_first_difference_between_a_replica_and_its_leader_is_reported_with_its_offset() -> None:
     assert found(pieces((0, 4, b"a"), (5, 9, b"x"), (10, 10, b"y"))) == (5, "other bytes than the leader's")
     assert found(pieces((0, 4, b"a"), (5, 9, b"b"))) == (10, "records of the leader are missing")
     assert found([*LEADER, Piece(11, 12, b"d")]) == (11, "records that the leader doesn't have")
@@ -55,7 +55,7 @@ def test_the_first_difference_is_reported_by_its_offset() -> None:
     )
 
 
-def test_digests_depend_on_batch_boundaries() -> None:
+def test_digest_of_a_replica_depends_on_its_batch_boundaries() -> None:
     assert digest_of(pieces((0, 1, b"a"))) != digest_of(pieces((0, 2, b"a")))
 
 
@@ -64,7 +64,7 @@ def test_compared_ranges_begin_at_multiples_of_the_range_size() -> None:
     assert _spans(10, 20, 10) == [(10, 20)]
 
 
-def test_a_compacted_topic_is_compared_by_the_last_record_of_each_key() -> None:
+def test_replicas_of_a_compacted_topic_are_compared_by_the_last_record_of_each_key() -> None:
     full, compacted = Survivors(), Survivors()
     records = [(1, b"a", b"1", ()), (2, b"b", b"1", ()), (3, b"a", b"2", ()), (4, b"b", None, ())]
     full.take(memoryview(build_batch(records)))

@@ -1,4 +1,4 @@
-"""One connection: versions, order of answers, and failures of the broker."""
+"""Tests one connection of the client: versions, the order of responses, and failures of the broker."""
 
 import asyncio
 import tracemalloc
@@ -53,7 +53,7 @@ def test_client_uses_the_highest_version_that_broker_and_client_support() -> Non
     run(scenario())
 
 
-def test_a_broker_with_only_older_versions_of_apiversions_works() -> None:
+def test_client_connects_to_a_broker_that_supports_only_older_versions_of_apiversions() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             known = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, min_version=0, max_version=2)])
@@ -72,7 +72,7 @@ def test_a_broker_with_only_older_versions_of_apiversions_works() -> None:
     run(scenario())
 
 
-def test_an_unsupported_request_is_refused_before_it_is_sent() -> None:
+def test_request_of_an_api_that_the_broker_does_not_support_fails_before_it_is_sent() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             del broker.versions[60]
@@ -89,7 +89,7 @@ def test_an_unsupported_request_is_refused_before_it_is_sent() -> None:
     run(scenario())
 
 
-def test_client_reports_a_value_that_is_out_of_range_for_its_field() -> None:
+def test_request_with_a_value_out_of_range_for_its_field_raises_an_error() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             broker.versions[60] = (1, 1)
@@ -142,7 +142,7 @@ def test_request_timeout_closes_the_connection_and_fails_all_its_requests() -> N
     run(scenario())
 
 
-def test_a_broken_connection_fails_its_waiting_requests() -> None:
+def test_waiting_request_fails_when_the_broker_closes_the_connection() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
 
@@ -172,7 +172,7 @@ def test_a_broken_connection_fails_its_waiting_requests() -> None:
         ),
     ],
 )
-def test_an_invalid_answer_fails_the_connection(answer: list[bytes], sentence: str) -> None:
+def test_invalid_response_fails_the_request_and_closes_the_connection(answer: list[bytes], sentence: str) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             broker.on[60] = lambda request, version: answer
@@ -210,7 +210,7 @@ def test_refused_connection_raises_a_network_exception_with_the_address() -> Non
     run(scenario())
 
 
-def test_a_large_answer_arrives_whole() -> None:
+def test_response_of_32_kb_is_decoded_completely() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             broker.on[60] = lambda request, version: named("x" * 32_000 if version else "")

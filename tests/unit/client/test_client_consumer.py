@@ -1,4 +1,4 @@
-"""Reading partitions: positions, prefetching, and refused fetches."""
+"""Tests the consumer: positions, fetches ahead of `poll`, and refused fetches."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ T0 = ("t", 0)
 
 
 class Log:
-    """The fetch side of a fake broker: one record per offset up to `end`, long polls included."""
+    """Answers the fetches of a fake broker: one record per offset up to `end`, with long polls."""
 
     def __init__(self, broker: FakeBroker, end: int) -> None:
         self.start = 0
@@ -92,7 +92,7 @@ def test_consumer_reads_all_records_in_order_from_the_beginning() -> None:
     run(scenario())
 
 
-def test_the_next_fetch_is_sent_before_the_next_poll() -> None:
+def test_consumer_sends_the_next_fetch_before_the_next_poll() -> None:
     async def scenario() -> None:
         async with consuming(10) as (consumer, _, broker):
             await consumer.assign({T0: 0})
@@ -118,9 +118,7 @@ def test_a_poll_waits_for_new_records_up_to_its_timeout() -> None:
 @pytest.mark.parametrize(
     ("position", "first"), [(EARLIEST, 0), (LATEST, 20), (7, 7), (Since(1012), 12), (Since(9999), 20)]
 )
-def test_assigned_consumer_can_start_at_an_offset_or_at_an_end_of_the_log_or_at_a_time(
-    position: int | Since, first: int
-) -> None:
+def test_consumer_starts_at_the_assigned_offset_log_end_or_time(position: int | Since, first: int) -> None:
     async def scenario() -> None:
         async with consuming(20) as (consumer, _, _):
             await consumer.assign({T0: position})
@@ -140,7 +138,7 @@ def test_consumer_drops_data_fetched_before_a_seek() -> None:
     run(scenario())
 
 
-def test_error_for_a_position_out_of_range_contains_the_available_offsets() -> None:
+def test_error_for_a_position_out_of_range_names_the_available_offsets() -> None:
     async def scenario() -> None:
         async with consuming(20) as (consumer, log, _):
             log.start = 5
@@ -152,7 +150,7 @@ def test_error_for_a_position_out_of_range_contains_the_available_offsets() -> N
     run(scenario())
 
 
-def test_a_position_out_of_range_can_be_reset() -> None:
+def test_consumer_with_a_reset_policy_continues_after_a_position_out_of_range() -> None:
     async def scenario() -> None:
         async with consuming(20, ConsumerSettings(reset=EARLIEST)) as (consumer, log, _):
             log.start = 15

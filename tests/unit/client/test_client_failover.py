@@ -1,4 +1,4 @@
-"""The client with several brokers: leaders and coordinators move, nodes fail, metadata is outdated."""
+"""Tests the client with several brokers: leaders and coordinators move, nodes fail, metadata is outdated."""
 
 import asyncio
 from typing import Any
@@ -151,7 +151,7 @@ def test_bootstrap_address_that_does_not_respond_does_not_delay_the_next_address
     run(scenario())
 
 
-def test_an_unreachable_node_is_skipped_for_a_while() -> None:
+def test_client_does_not_reconnect_at_once_to_an_unreachable_node() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             know(one, two)
@@ -232,7 +232,7 @@ def diverging(end_offset: int) -> Message:
 
 
 @pytest.mark.parametrize("reset", [None, EARLIEST])
-def test_a_consumer_detects_truncation_of_records_it_has_read(reset: int | None) -> None:
+def test_consumer_detects_that_the_leader_has_truncated_records_already_read(reset: int | None) -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             records = [(0, None, bytes([each]), ()) for each in range(5)]

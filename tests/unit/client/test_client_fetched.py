@@ -1,4 +1,4 @@
-"""The batches of a fetch that are visible to a reader."""
+"""Tests which batches of a fetch are visible to a reader."""
 
 import pytest
 
@@ -68,14 +68,14 @@ def test_aborted_transactions_of_two_producers_are_dropped_independently() -> No
     assert offsets(log, 0, aborted((2, 1), (1, 0))) == [3]
 
 
-def test_incomplete_last_batch_of_a_fetch_is_read_by_the_next_fetch() -> None:
+def test_incomplete_last_batch_of_a_fetch_is_left_for_the_next_fetch() -> None:
     whole, cut = data(0, b"a"), data(1, b"b")
     batches, next_offset = visible_batches(memoryview(whole + cut[:-1]), 0)
     assert len(batches) == 1
     assert next_offset == 1
 
 
-def test_a_damaged_batch_is_reported() -> None:
+def test_fetched_batch_with_a_wrong_checksum_raises_an_error() -> None:
     damaged = bytearray(data(0, b"abcdef"))
     damaged[-2] ^= 1
     with pytest.raises(KafkaError, match="offset 0 came damaged"):
@@ -83,7 +83,7 @@ def test_a_damaged_batch_is_reported() -> None:
     assert visible_batches(memoryview(damaged), 0, check_crc=False)[1] == 1
 
 
-def test_records_before_the_position_are_left_out() -> None:
+def test_records_before_the_fetch_offset_are_left_out() -> None:
     batches, next_offset = visible_batches(memoryview(data(10, b"a", b"b", b"c")), 11)
     got = Fetched("t", 0, 11, next_offset, 13, 13, 0, batches)
     assert [record.value for record in got.records()] == [b"b", b"c"]

@@ -1,4 +1,4 @@
-"""Keys are mapped to partitions as by Kafka's own producer."""
+"""Tests that keys get the same partitions as with Kafka's own producer."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Producing to a broker that loses state, refuses batches, moves leaders and closes connections."""
+"""Tests the producer with a broker that loses state, refuses batches, moves leaders and closes connections."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -28,7 +28,8 @@ from penstock.records.record import read_records
 
 
 class Partitions:
-    """The produce side of a fake broker: logs of batches by partition, and error codes to answer first."""
+    """Answers the Produce requests of a fake broker: keeps batches by partition, and first returns the given error
+    codes."""
 
     def __init__(self, broker: FakeBroker) -> None:
         self.logs: dict[int, list[bytes]] = {}
@@ -98,7 +99,7 @@ def test_send_returns_the_offset_and_timestamp_of_a_record() -> None:
     run(scenario())
 
 
-def test_records_are_gathered_into_batches_in_order() -> None:
+def test_producer_collects_records_into_batches_in_order() -> None:
     async def scenario() -> None:
         settings = ProducerSettings(linger_s=60, batch_bytes=1000)
         async with producing(settings) as (producer, logs, _):
@@ -117,7 +118,7 @@ def test_records_are_gathered_into_batches_in_order() -> None:
     run(scenario())
 
 
-def test_keys_decide_the_partition_and_keyless_records_switch_partitions_with_each_batch() -> None:
+def test_records_of_a_key_go_to_its_partition_and_keyless_records_change_partition_with_each_batch() -> None:
     async def scenario() -> None:
         async with producing(partitions=3) as (producer, logs, _):
             for _ in range(3):
@@ -133,7 +134,7 @@ def test_keys_decide_the_partition_and_keyless_records_switch_partitions_with_ea
     run(scenario())
 
 
-def test_send_many_chooses_the_same_partitions_as_send_and_chooses_once_per_batch_for_keyless_records(
+def test_send_many_partitions_records_like_send_with_few_lookups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     records: list[Any] = [(None, b"value %d" % each, (), 7) for each in range(1000)]
@@ -167,7 +168,7 @@ def test_send_many_chooses_the_same_partitions_as_send_and_chooses_once_per_batc
     run(scenario())
 
 
-def test_a_retry_sends_the_same_bytes_and_keeps_the_order() -> None:
+def test_producer_retries_a_batch_with_the_same_bytes_and_keeps_the_order() -> None:
     async def scenario() -> None:
         async with producing(ProducerSettings(linger_s=0.001, batch_bytes=200)) as (producer, logs, _):
             logs.refusals = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS]
@@ -181,7 +182,7 @@ def test_a_retry_sends_the_same_bytes_and_keeps_the_order() -> None:
     run(scenario())
 
 
-def test_a_lost_connection_is_retried() -> None:
+def test_producer_retries_a_batch_after_a_lost_connection() -> None:
     async def scenario() -> None:
         async with producing() as (producer, logs, broker):
             answer = broker.on[0]
@@ -199,7 +200,7 @@ def test_a_lost_connection_is_retried() -> None:
     run(scenario())
 
 
-def test_an_unknown_producer_id_is_replaced_and_the_sequence_restarts() -> None:
+def test_producer_gets_a_new_id_and_restarts_its_sequence_after_unknown_producer_id() -> None:
     async def scenario() -> None:
         async with producing() as (producer, logs, broker):
             await (await producer.send("t", b"one"))
@@ -211,7 +212,7 @@ def test_an_unknown_producer_id_is_replaced_and_the_sequence_restarts() -> None:
     run(scenario())
 
 
-def test_refused_batch_fails_its_own_records_and_no_other_records() -> None:
+def test_refused_batch_does_not_fail_later_records() -> None:
     async def scenario() -> None:
         async with producing() as (producer, logs, _):
             logs.refusals = [ErrorCode.MESSAGE_TOO_LARGE]
@@ -236,7 +237,7 @@ def test_duplicate_sequence_error_counts_as_a_successful_write() -> None:
     run(scenario())
 
 
-def test_delivery_fails_after_its_timeout() -> None:
+def test_send_fails_after_the_delivery_timeout() -> None:
     async def scenario() -> None:
         settings = ProducerSettings(linger_s=0, delivery_timeout_s=0.02)
         async with producing(settings) as (producer, logs, _):
@@ -248,8 +249,8 @@ def test_delivery_fails_after_its_timeout() -> None:
     run(scenario())
 
 
-def test_delivery_fails_after_its_timeout_even_if_the_partition_has_no_leader() -> None:
-    """The client alone would wait much longer for an election."""
+def test_send_fails_after_the_delivery_timeout_even_if_the_partition_has_no_leader() -> None:
+    """Without the delivery timeout, the client would wait much longer for an election."""
 
     async def scenario() -> None:
         patient = Retry(attempts=10_000, first_pause_s=0.01, longest_pause_s=0.01)
@@ -309,7 +310,7 @@ def test_batches_are_compressed_with_the_configured_codec(compression: int) -> N
     run(scenario())
 
 
-def test_closing_fails_undelivered_records() -> None:
+def test_closing_the_producer_fails_undelivered_records() -> None:
     async def scenario() -> None:
         async with producing(ProducerSettings(linger_s=60)) as (producer, _, _):
             sent = await producer.send("t", b"one")

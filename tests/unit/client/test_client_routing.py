@@ -1,4 +1,4 @@
-"""Finding brokers, topics and leaders, and the limits of retries."""
+"""Tests how the client finds brokers, topics and leaders, and how often it retries."""
 
 import asyncio
 from random import Random
@@ -94,7 +94,7 @@ def test_the_first_bootstrap_address_that_answers_is_used() -> None:
     run(scenario())
 
 
-def test_a_lost_connection_is_replaced() -> None:
+def test_client_replaces_a_lost_connection() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             broker.on[60] = lambda request, version: DescribeClusterResponse(cluster_id="c")
@@ -167,7 +167,7 @@ def test_special_timestamp_is_not_sent_to_a_broker_whose_version_treats_it_as_a_
     run(scenario())
 
 
-def test_a_missing_topic_is_reported_after_a_few_metadata_requests() -> None:
+def test_request_for_a_missing_topic_fails_after_a_few_metadata_requests() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             broker.unknown_topics.add("nope")
@@ -181,7 +181,7 @@ def test_a_missing_topic_is_reported_after_a_few_metadata_requests() -> None:
     run(scenario())
 
 
-def test_the_client_waits_for_a_partitions_leader() -> None:
+def test_leader_lookup_fails_without_a_leader_and_succeeds_after_an_election() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             broker.leaders = {0: -1}

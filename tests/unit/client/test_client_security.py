@@ -1,4 +1,4 @@
-"""Security properties of clients, under Java's and librdkafka's names."""
+"""Tests security properties of clients, under Java's and librdkafka's names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "SCRAM-SHA-256"
 TOKEN = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
 
 
-def test_plaintext_needs_no_credentials() -> None:
+def test_client_with_security_protocol_plaintext_has_no_credentials() -> None:
     assert credentials_of({}).login is None
     assert credentials_of({"security.protocol": "plaintext", "client.id": "x"}).tls is None
 
@@ -42,7 +42,7 @@ def test_tls_trusts_the_certificates_of_the_system_by_default_and_checks_the_hos
 
 
 @pytest.mark.parametrize("value", ["", "none"])
-def test_host_name_check_can_be_turned_off_only_explicitly(value: str) -> None:
+def test_host_name_check_is_off_if_the_identification_algorithm_is_empty_or_none(value: str) -> None:
     context = credentials_of({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": value}).tls
     assert context is not None
     assert (context.check_hostname, context.verify_mode) == (False, ssl.CERT_REQUIRED)
@@ -82,7 +82,7 @@ def test_client_refuses_a_security_property_that_would_leave_it_unprotected(
         credentials_of(properties)
 
 
-def test_pem_files_of_librdkafka_are_read(tmp_path: Path) -> None:
+def test_pem_files_in_librdkafka_properties_are_read(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("no certificate")
     with pytest.raises(ClientSecurityError, match="trust store has no certificate"):
         credentials_of({"security.protocol": "SSL", "ssl.ca.location": str(tmp_path / "ca.pem")})
@@ -109,7 +109,7 @@ def test_pem_files_of_librdkafka_are_read(tmp_path: Path) -> None:
         },
     ],
 )
-def test_client_id_and_secret_for_an_issuer_are_accepted_under_java_and_librdkafka_names(
+def test_oauth_client_id_and_secret_are_accepted_under_java_and_librdkafka_names(
     properties: dict[str, str],
 ) -> None:
     login = credentials_of({**TOKEN, ENDPOINT: "https://issuer.example/token", **properties}).login
@@ -119,7 +119,7 @@ def test_client_id_and_secret_for_an_issuer_are_accepted_under_java_and_librdkaf
     assert "s3cret" not in repr(login) + repr(login.source)
 
 
-def test_token_in_a_file_is_read_anew_for_each_connection(tmp_path: Path) -> None:
+def test_token_file_is_read_again_for_each_connection(tmp_path: Path) -> None:
     file = tmp_path / "my token"
     file.write_text("first\n")
     login = credentials_of({**TOKEN, ENDPOINT: file.as_uri()}).login

@@ -1,4 +1,4 @@
-"""Requests of a transactional producer to its coordinator, in both versions of the protocol."""
+"""Tests the requests of a transactional producer to its coordinator, with transaction.version 1 and 2."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -38,7 +38,7 @@ from penstock.records.header import parse_header
 
 
 class Coordinated:
-    """The transaction side of a fake broker, speaking transaction.version 1 or 2."""
+    """Answers the transaction requests of a fake broker, with transaction.version 1 or 2."""
 
     def __init__(self, broker: FakeBroker, generation: int) -> None:
         self.broker = broker
@@ -106,7 +106,7 @@ async def producing(generation: int) -> AsyncIterator[tuple[Producer, Coordinate
 
 
 def batches(broker: FakeBroker) -> list[tuple[int, int]]:
-    """Returns epoch and sequence of the produced batches."""
+    """Returns the epoch and the first sequence number of each produced batch."""
     found = []
     for request in broker.requests(ProduceRequest):
         assert request.transactional_id == "me"
@@ -118,7 +118,7 @@ def batches(broker: FakeBroker) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("generation", "expected"), [(1, [(0, 0), (0, 1)]), (2, [(0, 0), (1, 0)])])
-def test_producer_continues_its_sequence_after_a_commit_or_uses_the_new_epoch_of_the_response(
+def test_second_transaction_continues_the_sequence_or_starts_at_0_with_a_new_epoch(
     generation: int, expected: list[tuple[int, int]]
 ) -> None:
     async def scenario() -> None:
@@ -150,7 +150,7 @@ def test_producer_gets_a_new_epoch_after_an_abort(generation: int) -> None:
     run(scenario())
 
 
-def test_an_empty_transaction_sends_no_request() -> None:
+def test_transaction_without_records_sends_no_end_txn_request() -> None:
     async def scenario() -> None:
         async with producing(2) as (producer, _, broker):
             producer.begin()
@@ -195,7 +195,7 @@ def test_offset_commit_of_a_group_is_part_of_the_transaction() -> None:
     run(scenario())
 
 
-def test_requests_to_a_moved_or_busy_coordinator_are_retried() -> None:
+def test_commit_is_retried_after_not_coordinator_and_concurrent_transactions() -> None:
     async def scenario() -> None:
         async with producing(2) as (producer, coordinated, broker):
             looked = len(broker.requests(FindCoordinatorRequest))
@@ -209,7 +209,7 @@ def test_requests_to_a_moved_or_busy_coordinator_are_retried() -> None:
     run(scenario())
 
 
-def test_a_fenced_producer_stays_fenced() -> None:
+def test_abort_and_send_of_a_fenced_producer_are_refused() -> None:
     async def scenario() -> None:
         async with producing(2) as (producer, coordinated, _):
             coordinated.refusals[26] = [ErrorCode.PRODUCER_FENCED]
@@ -224,7 +224,7 @@ def test_a_fenced_producer_stays_fenced() -> None:
     run(scenario())
 
 
-def test_send_without_an_open_transaction_and_begin_without_a_transactional_id_are_refused() -> None:
+def test_send_outside_a_transaction_and_begin_without_a_transactional_id_are_refused() -> None:
     async def scenario() -> None:
         async with producing(2) as (producer, _, _):
             with pytest.raises(KafkaError, match="without an open transaction"):
@@ -239,7 +239,7 @@ def test_send_without_an_open_transaction_and_begin_without_a_transactional_id_a
     run(scenario())
 
 
-def test_a_coordinator_is_looked_up_only_once_even_at_an_old_broker() -> None:
+def test_coordinator_is_looked_up_only_once_at_a_broker_with_an_old_find_coordinator_version() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             broker.versions[10] = (0, 3)

@@ -1,4 +1,4 @@
-"""Two-phase commit from the producer's side, with a broker that takes part in it."""
+"""Tests two-phase commit of a producer, with a broker that supports it."""
 
 from collections.abc import Iterator
 
@@ -55,7 +55,7 @@ def test_an_invalid_text_of_a_prepared_transaction_is_refused(text: str) -> None
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_new_producer_commits_the_given_transaction_and_aborts_any_other_transaction(
+def test_new_producer_commits_the_prepared_transaction_only_if_it_is_the_decided_one(
     client: Client, decided: bool
 ) -> None:
     topic = f"decided-{decided}".lower()
@@ -95,7 +95,7 @@ def test_completing_a_prepared_transaction_twice_changes_nothing(client: Client)
     assert committed(client, "again") == [b"once"]
 
 
-def test_prepare_needs_a_two_phase_producer(client: Client) -> None:
+def test_prepare_is_refused_for_a_producer_without_two_phase_commit(client: Client) -> None:
     client.create_topic("alone", 1)
     with producer(client, "alone", two_phase=False) as one:
         one.begin()
@@ -105,7 +105,7 @@ def test_prepare_needs_a_two_phase_producer(client: Client) -> None:
         one.abort()
 
 
-def test_a_broker_without_two_phase_commit_is_reported_in_a_sentence() -> None:
+def test_start_of_a_two_phase_producer_fails_with_a_sentence_if_the_broker_forbids_two_phase_commit() -> None:
     with (
         Broker(config={"transaction.two.phase.commit.enable": "false"}) as off,
         Client(off.bootstrap) as client,

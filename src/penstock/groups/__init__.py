@@ -1,7 +1,7 @@
-"""Decides for the groups of one partition of `__consumer_offsets`: their members, assignments and offsets.
+"""Implements the group coordinator for one partition of `__consumer_offsets`: members, assignments and offsets.
 
-Pure: an event and the time go in, records and replies come out; no clock, socket, file or randomness of its own.
-Invariants: only `GroupShard.apply` changes durable state, both for new records and in a replay. State that is not in
-the log (waiting members and their deadlines) is rebuilt after a load. No partition has two owners in one generation.
-Called by `broker/coordinators/groups.py` only.
+The package is pure: functions take an event and the time, and return records and replies. They use no clock, socket,
+file or randomness. Invariants: only `GroupShard.apply` changes durable state, both for new records and in a replay.
+State that is not in the log (waiting members and their deadlines) is rebuilt after a load. No partition has two owners
+in one generation. Called by `broker/coordinators/groups.py` only.
 """

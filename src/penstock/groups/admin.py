@@ -73,8 +73,10 @@ def list_groups(groups: Iterable[Group], states: frozenset[str], types: frozense
 
 
 def _state_names(group: Group) -> tuple[str, ...]:
-    """Returns the names of the group's state that a filter may use. In filters, Kafka's brokers call NotReady
-    `not_ready`."""
+    """Returns the names by which a filter can select the group's state.
+
+    The state NotReady has two names, because Kafka's brokers write it as `not_ready` in filters.
+    """
     name = group.state.lower()
     return (name, "not_ready") if group.state == StreamsGroupState.NOT_READY else (name,)
 

@@ -1,8 +1,8 @@
 """Checks commits against the epochs in which a member got its partitions (KIP-1251).
 
-A member's commit may have an older epoch than the member if the member has held the partitions since that epoch: no
-other member can have committed them in the meantime. As in Kafka, the whole commit is refused if the member has not
-held one of its partitions since that epoch.
+A commit with an older epoch than the member's is accepted if the member has held the partitions since that epoch: no
+other member can have committed them in the meantime. As in Kafka, the whole commit is refused if it contains a
+partition that the member has not held since that epoch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Held = Callable[[str], Mapping[int, int]]
 
 
 def names_no_member(request: TxnOffsetCommitRequest) -> bool:
-    """Returns True if the producer committed without the metadata of a consumer group."""
+    """Returns True if a transactional commit has no member id, instance id and generation."""
     return request.generation_id == NO_EPOCH and not request.member_id and request.group_instance_id is None
 
 
@@ -38,12 +38,14 @@ def check_epoch(
 ) -> None:
     """Raises a KafkaError with `code` if `epoch`, the request's member epoch, does not allow this commit.
 
-    `current` is the member's epoch. Offsets whose metadata is too long are not checked: they are refused one by one.
+    `current` is the member's epoch. Offsets with too long metadata are not checked here: each gets its own error later.
     """
     if epoch == current:
         return
     if epoch > current:
-        raise KafkaError(code, f"The member is in epoch {current}, before {epoch}: send a heartbeat, then retry.")
+        raise KafkaError(
+            code, f"The commit has epoch {epoch}, but the member is in epoch {current}: send a heartbeat, then retry."
+        )
     longest = turn.config.offset_metadata_max_bytes
     for topic in request.topics:
         since = held(topic.name)

@@ -36,7 +36,7 @@ class MemberTable(dict[str, M]):
         return member
 
     def put(self, member: M) -> None:
-        """Adds the member. A known member is replaced in place."""
+        """Adds the member. A known member is replaced and keeps its position in the order."""
         known = self.get(member.member_id)
         self.bytes += member.held_bytes - (known.held_bytes if known is not None else 0)
         self[member.member_id] = member

@@ -33,7 +33,7 @@ DOWNGRADE_POLICIES = ("downgrade", "bidirectional")
 
 
 def upgrade(turn: Turn, image: MetadataImage, group: ClassicGroup) -> ConsumerGroup:
-    """Returns a consumer group with the same members, epochs and partitions. The classic group is not changed yet."""
+    """Returns a consumer group with the same members, epochs and partitions. Does not change the classic group."""
     config = turn.config
     if (
         config.consumer_migration_policy not in UPGRADE_POLICIES

@@ -161,7 +161,7 @@ class Offsets:
         """Returns the group's offsets for the given topics; for all topics by default.
 
         A partition without a commit gets -1. `topic_id_of` maps a topic name to the id of the current topic. A commit
-        for an earlier topic with the same name does not count.
+        for a deleted topic with the same name is ignored.
         """
         offsets = self.of_group(group_id)
         if topics is None:
@@ -244,7 +244,7 @@ def _committed(value: OffsetCommitValue, log_offset: int) -> Committed:
 
 
 def _of_another_topic(committed: bytes, asked: bytes) -> bool:
-    """Returns True if the offset belongs to a deleted topic with the same name: such an offset does not count."""
+    """Returns True if the offset belongs to a deleted topic with the same name: such an offset is ignored."""
     return ZERO_UUID not in (committed, asked) and committed != asked
 
 

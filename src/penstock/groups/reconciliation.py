@@ -33,9 +33,9 @@ class MemberState(IntEnum):
 
 
 class Reconcilable(Protocol):
-    """The interface of a member: the fields that reconciliation reads and replaces.
+    """Declares the fields of a member that reconciliation reads and replaces.
 
-    A frozen dataclass implements it.
+    The members of consumer and streams groups are frozen dataclasses with these fields.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -58,9 +58,10 @@ M = TypeVar("M", bound=Reconcilable)
 def reconcile(
     member: M, target_epoch: int, target: Wanted[K], owned: Wanted[K] | None, is_held: Callable[[K, int], bool]
 ) -> M:
-    """Returns the member after its next step towards its target assignment; the unchanged member if no step is due.
+    """Returns the member with the next change towards its target assignment: partitions to revoke, or new partitions.
 
-    `owned` contains the partitions that the member reports; None if the request leaves them out.
+    Returns the same member if there is nothing to change. `owned` contains the partitions that the member reports; None
+    if the request leaves them out.
     """
     match member.state:
         case MemberState.STABLE:

@@ -1,7 +1,7 @@
 """Undoes a heartbeat's changes in memory, when the coordinator's log refuses the records of the heartbeat.
 
-Durable state changes only when records are applied, which does not happen to refused records. New groups, timers and
-other soft state change at once, and are undone here.
+Durable state needs no undo, because refused records are not applied. But new groups, timers and other state that is not
+in the log change at once: this module undoes these changes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ G = TypeVar("G", bound=_Group)
 
 
 def add_group(groups: dict[str, G], turn: Turn, group: G) -> None:
-    """Adds a new group to the groups of a shard, and cancels the timers of the group with the same id that it replaces.
+    """Adds a new group. If it replaces a group with the same id, cancels the timers of the replaced group.
 
-    If the records are refused, puts the replaced group back, with its timers.
+    If the log refuses the records, puts the replaced group back, with its timers.
     """
     before = groups.get(group.group_id)
     deadlines = [(timer, timer.deadline_ms) for timer in before.all_timers()] if before is not None else []

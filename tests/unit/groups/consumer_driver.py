@@ -1,4 +1,4 @@
-"""Drives the members of a consumer group, on the same coordinator as the classic driver."""
+"""Sends the requests of a consumer group's members to the coordinator of `group_driver`, without a broker."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class ConsumerDriver(Driver):
 
 
 def shares(response: ConsumerGroupHeartbeatResponse) -> dict[str, list[int]] | None:
-    """Returns the partitions that the response assigns; None if it has no assignment."""
+    """Returns the partitions that a response assigns; None if the response has no assignment."""
     if response.assignment is None:
         return None
     return {each.topic_id.rstrip(b".").decode(): each.partitions for each in response.assignment.topic_partitions}

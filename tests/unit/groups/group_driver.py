@@ -1,5 +1,8 @@
-"""A coordinator partition without a broker: it takes requests and returns answers and a journal. The test moves its
-clock."""
+"""Runs the group coordinator of one partition without a broker: passes requests to it, and keeps its responses and its
+journal.
+
+The test moves the clock.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ RANGE = (("range", b"range-metadata"),)
 
 
 class Waiting:
-    """A client whose request is parked; `answer` is set when the coordinator replies."""
+    """Represents a client whose request is parked; `answer` is set when the coordinator responds."""
 
     def __init__(self) -> None:
         self.answer: Any = None
@@ -100,7 +103,7 @@ class Driver:
             self.run(lambda later, after=after: after(later, code))  # type: ignore[misc]
 
     def advance(self, milliseconds: int) -> None:
-        """Lets time pass and fires every timer at its deadline."""
+        """Moves the clock forward and fires every timer at its deadline."""
         end = self.now_ms + milliseconds
         while (deadline := self.shard.timers.next_deadline()) is not None and deadline <= end:
             self.now_ms = max(self.now_ms, deadline)
@@ -108,7 +111,7 @@ class Driver:
         self.now_ms = end
 
     def reload(self) -> Driver:
-        """Replays the journal, as another broker does when it takes the partition over."""
+        """Replays the journal, as another broker does when it becomes the leader of the partition."""
         other = Driver(self.config)
         other.now_ms = self.now_ms
         other.replay(self.journal)
@@ -137,7 +140,7 @@ class Driver:
         version: int = 3,
         client: str = "client",
     ) -> Waiting:
-        """Joins with version 3, in which a member does not have to get its member id first."""
+        """Sends JoinGroup; by default version 3, in which a member can join before it has a member id."""
         waiting = Waiting()
         request = JoinGroupRequest(
             group_id=group,
@@ -192,7 +195,7 @@ class Driver:
         return self.run(lambda turn: membership.leave(self.shard, turn, group, identities))
 
     def stable(self, count: int = 1, *, group: str = "g", **options: Any) -> list[str]:
-        """Returns a stable group of this many members; the first one leads."""
+        """Returns the member ids of a stable group of the given size. The first member is the leader."""
         waiting = [self.join(group=group, **options)]
         while len(waiting) < count:
             waiting.append(self.join(group=group, **options))

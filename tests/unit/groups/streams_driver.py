@@ -1,4 +1,4 @@
-"""Drives the members of a streams group, on the same coordinator as the other drivers."""
+"""Sends the requests of a streams group's members to the coordinator of `group_driver`, without a broker."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def plain(name: str = "0", source: str = "t") -> Subtopology:
 
 
 def counting() -> Topology:
-    """Returns two subtopologies: the first writes a repartition topic, and the second counts its records."""
+    """Returns two subtopologies: the first writes to a repartition topic, and the second counts the records of that
+    topic."""
     first = Subtopology(subtopology_id="0", source_topics=["t"], repartition_sink_topics=["g-repartition"])
     second = Subtopology(
         subtopology_id="1",
@@ -86,7 +87,7 @@ class StreamsDriver(ConsumerDriver):
         return answer.response
 
     def come(self, member: str, given: Topology | None = None, **fields: Any) -> StreamsGroupHeartbeatResponse:
-        """Lets a member join; its process has the same name."""
+        """Sends the join heartbeat of a member. The member's process has the same name."""
         fields.setdefault("process_id", member)
         fields.setdefault("rebalance_timeout_ms", REVOKE_MS)
         fields.setdefault("active_tasks", [])
@@ -105,7 +106,7 @@ class StreamsDriver(ConsumerDriver):
         )
 
     def settle(self, rounds: int = 6) -> None:
-        """Lets every member send heartbeats until every task is at its assigned member."""
+        """Sends several heartbeats of every member, so that every task reaches its assigned member."""
         for _ in range(rounds):
             for member in list(self.group.members):
                 self.stay(member)

@@ -34,14 +34,14 @@ def test_dynamic_member_first_gets_a_member_id_and_then_joins_with_it() -> None:
     assert driver.join(member_id, version=4).joined.member_id == member_id
 
 
-def test_a_member_id_that_is_never_used_expires_after_its_session_timeout() -> None:
+def test_pending_member_id_expires_after_the_session_timeout() -> None:
     driver = Driver()
     member_id = handshake(driver)
     driver.advance(SESSION_MS)
     assert driver.join(member_id, version=4).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_rebalance_waits_for_a_pending_member_id() -> None:
+def test_rebalance_waits_until_a_member_with_a_pending_id_joins() -> None:
     driver = Driver()
     [leader] = driver.stable()
     pending = handshake(driver)
@@ -64,7 +64,7 @@ def test_an_empty_group_id_is_refused() -> None:
     assert Driver().join(group="").error is ErrorCode.INVALID_GROUP_ID
 
 
-def test_a_member_id_that_was_not_handed_out_is_unknown() -> None:
+def test_join_with_an_id_that_the_coordinator_did_not_generate_is_answered_unknown_member_id() -> None:
     driver = Driver()
     assert driver.join("ghost").error is ErrorCode.UNKNOWN_MEMBER_ID
     assert driver.join("ghost", group="no-such-group").error is ErrorCode.UNKNOWN_MEMBER_ID
@@ -80,7 +80,7 @@ def test_a_member_without_protocols_is_refused_and_creates_no_group() -> None:
     assert driver.state() == "Dead"
 
 
-def test_member_that_shares_no_protocol_with_the_other_members_is_refused() -> None:
+def test_member_without_a_common_protocol_with_the_other_members_is_refused() -> None:
     driver = Driver()
     driver.stable()
     assert driver.join(protocols=(("sticky", b""),)).error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -186,7 +186,7 @@ def test_a_full_group_refuses_new_members() -> None:
     assert driver.state() == "Stable"
 
 
-def test_a_full_group_that_rebalances_keeps_the_members_that_rejoin_first() -> None:
+def test_join_beyond_the_maximum_group_size_is_refused_during_the_initial_rebalance_delay() -> None:
     driver = Driver(replace(DELAY, max_size=2))
     accepted = [driver.join(), driver.join()]
     assert driver.join().error is ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -194,7 +194,7 @@ def test_a_full_group_that_rebalances_keeps_the_members_that_rejoin_first() -> N
     assert all(each.error is ErrorCode.NONE for each in accepted)
 
 
-def test_a_second_join_of_a_waiting_member_replaces_its_parked_request() -> None:
+def test_second_join_of_a_waiting_member_replaces_its_parked_join() -> None:
     driver = Driver()
     leader, _ = driver.stable(2)
     first, second = driver.join(leader), driver.join(leader)
@@ -202,7 +202,7 @@ def test_a_second_join_of_a_waiting_member_replaces_its_parked_request() -> None
     assert second.answer is None
 
 
-def test_a_new_member_whose_first_join_waits_too_long_is_removed() -> None:
+def test_new_member_whose_first_join_is_parked_too_long_is_removed() -> None:
     driver = Driver()
     leader, _ = driver.stable(2, rebalance_ms=1_000_000)
     newcomer: Waiting = driver.join(rebalance_ms=1_000_000)

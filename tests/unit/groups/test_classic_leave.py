@@ -8,7 +8,7 @@ def codes(response: LeaveGroupResponse) -> list[ErrorCode]:
     return [ErrorCode(each.error_code) for each in response.members]
 
 
-def test_group_is_empty_in_the_next_generation_after_its_last_member_leaves() -> None:
+def test_leave_of_the_last_member_empties_the_group_and_starts_a_new_generation() -> None:
     driver = Driver()
     [member] = driver.stable()
     assert codes(driver.leave(member)) == [ErrorCode.NONE]
@@ -24,7 +24,7 @@ def test_a_leaving_member_starts_a_rebalance_at_once() -> None:
     assert driver.join(follower).joined.leader == follower
 
 
-def test_leave_of_the_last_missing_member_completes_the_join_phase_of_the_other_members() -> None:
+def test_join_phase_ends_when_the_only_member_that_has_not_rejoined_leaves() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     rejoined = driver.join(leader)
@@ -40,7 +40,7 @@ def test_the_parked_join_of_a_leaving_member_gets_unknown_member_id() -> None:
     assert waiting.error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_batch_of_leaving_members_gets_one_result_for_each_member() -> None:
+def test_leave_request_with_several_members_returns_one_result_for_each_member() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     assert codes(driver.leave(leader, "ghost", follower)) == [
@@ -51,7 +51,7 @@ def test_a_batch_of_leaving_members_gets_one_result_for_each_member() -> None:
     assert driver.state() == "Empty"
 
 
-def test_a_pending_member_id_can_leave() -> None:
+def test_member_with_a_pending_id_can_leave() -> None:
     driver = Driver()
     pending = driver.join(version=4).joined.member_id
     assert codes(driver.leave(pending)) == [ErrorCode.NONE]
@@ -66,7 +66,7 @@ def test_an_administrator_removes_a_static_member_by_its_instance_id() -> None:
     assert driver.state() == "Empty"
 
 
-def test_old_member_id_of_a_replaced_static_member_cannot_leave_for_its_successor() -> None:
+def test_leave_with_the_old_id_of_a_restarted_static_member_is_fenced() -> None:
     driver = Driver()
     [old] = driver.stable(instance="i", version=5)
     driver.join(instance="i", version=5)

@@ -1,4 +1,4 @@
-"""Random events drive a classic group through every transition of Kafka's state diagram, and through no other."""
+"""Drives a classic group with random events through every transition of Kafka's state diagram, and through no other."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DRAWN = {
 
 
 class Walk:
-    """One group, and every event that its members can cause."""
+    """Holds one group, and methods for every event that its members can cause."""
 
     def __init__(self, source: random.Random) -> None:
         self._source = source
@@ -84,7 +84,9 @@ class Walk:
             assert not any(member.awaiting_sync for member in group.members.values())
 
 
-def test_classic_group_makes_every_transition_of_the_diagram_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classic_group_makes_all_transitions_of_kafkas_state_diagram_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     taken: set[tuple[State, State]] = set()
     transition = ClassicGroup.transition
 

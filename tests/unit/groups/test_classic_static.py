@@ -1,4 +1,4 @@
-"""KIP-345: a restarted static member keeps its membership and its partitions."""
+"""Tests static members of classic groups (KIP-345): a restarted member keeps its membership and its partitions."""
 
 from group_driver import SESSION_MS, Driver
 
@@ -35,14 +35,14 @@ def test_the_old_member_id_of_a_restarted_member_is_fenced() -> None:
     assert driver.join(follower, instance="b", version=5).error is ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_restarted_static_leader_with_an_old_client_gets_its_old_member_id_as_leader_id() -> None:
+def test_restarted_static_leader_with_join_group_v8_gets_its_old_member_id_as_leader_id() -> None:
     driver = Driver()
     leader, _ = static_group(driver)
     joined = driver.join(instance="a", version=8).joined
     assert (joined.leader, joined.members, joined.skip_assignment) == (leader, [], False)
 
 
-def test_restarted_static_leader_with_a_new_client_gets_the_member_list_and_need_not_assign() -> None:
+def test_restarted_static_leader_with_join_group_v9_gets_the_members_and_skips_the_assignment() -> None:
     driver = Driver()
     static_group(driver)
     joined = driver.join(instance="a", version=9).joined
@@ -52,7 +52,7 @@ def test_restarted_static_leader_with_a_new_client_gets_the_member_list_and_need
     assert driver.sync(joined.member_id, 2, instance="a").synced.assignment == b"A"
 
 
-def test_a_restarted_follower_with_a_new_client_does_not_skip_the_assignment() -> None:
+def test_restarted_static_follower_with_join_group_v9_gets_no_members_and_no_skip_assignment() -> None:
     driver = Driver()
     static_group(driver)
     joined = driver.join(instance="b", version=9).joined
@@ -80,7 +80,7 @@ def test_static_member_that_restarts_during_sync_restarts_the_rebalance() -> Non
     assert driver.state() == "PreparingRebalance"
 
 
-def test_a_restart_in_the_join_phase_fences_the_parked_join_of_the_old_member_id() -> None:
+def test_restart_of_a_static_member_in_the_join_phase_fences_the_parked_join_of_its_old_id() -> None:
     driver = Driver()
     leader, follower = static_group(driver)
     driver.join(leader, instance="a", version=5)
@@ -92,7 +92,7 @@ def test_a_restart_in_the_join_phase_fences_the_parked_join_of_the_old_member_id
     assert waiting.joined.generation_id == 4
 
 
-def test_an_absent_static_member_keeps_its_membership_until_its_session_ends() -> None:
+def test_stopped_static_member_stays_in_the_group_until_its_session_times_out() -> None:
     driver = Driver()
     leader, _ = static_group(driver)
     driver.advance(SESSION_MS - 1)
@@ -102,7 +102,7 @@ def test_an_absent_static_member_keeps_its_membership_until_its_session_ends() -
     assert driver.heartbeat(leader, 2, instance="a") is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_replacement_of_a_static_member_is_committed_before_the_response_and_survives_a_reload() -> None:
+def test_new_id_of_a_restarted_static_member_is_committed_before_the_response_and_survives_a_reload() -> None:
     driver = Driver()
     static_group(driver)
     driver.hold_commits = True
@@ -113,7 +113,7 @@ def test_replacement_of_a_static_member_is_committed_before_the_response_and_sur
     assert other.heartbeat(joined.joined.member_id, 2, instance="b") is ErrorCode.NONE
 
 
-def test_rebalance_of_a_group_of_static_members_waits_until_a_member_rejoins() -> None:
+def test_rebalance_of_static_members_does_not_end_before_a_member_rejoins() -> None:
     driver = Driver()
     _, second = static_group(driver)
     driver.leave(("", "a"))

@@ -17,13 +17,13 @@ def test_sync_requests_of_followers_wait_for_the_leaders_assignments() -> None:
     assert driver.state() == "Stable"
 
 
-def test_member_without_an_assignment_from_the_leader_gets_an_empty_assignment() -> None:
+def test_member_that_the_leader_assigned_nothing_gets_an_empty_assignment() -> None:
     driver = Driver()
     leader = driver.join().joined.member_id
     assert driver.sync(leader, 1, {}).synced.assignment == b""
 
 
-def test_a_late_sync_of_a_stable_group_gets_the_same_assignment() -> None:
+def test_repeated_sync_in_a_stable_group_returns_the_same_assignment() -> None:
     driver = Driver()
     _, follower = driver.stable(2)
     assert driver.sync(follower, 2).synced.assignment == b"to " + follower.encode()
@@ -40,7 +40,7 @@ def test_the_assignment_is_committed_before_any_member_gets_it() -> None:
     assert sync.synced.assignment == b"L"
 
 
-def test_an_assignment_committed_after_the_next_generation_started_is_ignored() -> None:
+def test_assignment_that_is_committed_only_after_the_next_rebalance_began_is_ignored() -> None:
     driver = Driver()
     leader = driver.join().joined.member_id
     driver.hold_commits = True
@@ -51,7 +51,7 @@ def test_an_assignment_committed_after_the_next_generation_started_is_ignored() 
     assert driver.state() == "PreparingRebalance"
 
 
-def test_an_assignment_that_cannot_be_stored_fails_the_syncs_and_restarts_the_rebalance() -> None:
+def test_assignment_that_the_log_refuses_fails_the_syncs_and_restarts_the_rebalance() -> None:
     driver = Driver()
     leader = driver.join().joined.member_id
     driver.hold_commits = True
@@ -61,7 +61,7 @@ def test_an_assignment_that_cannot_be_stored_fails_the_syncs_and_restarts_the_re
     assert driver.state() == "PreparingRebalance"
 
 
-def test_syncs_with_a_wrong_member_generation_or_protocol_are_refused() -> None:
+def test_sync_with_a_wrong_member_or_generation_or_protocol_is_refused() -> None:
     driver = Driver()
     assert driver.sync("x", 1, group="").error is ErrorCode.INVALID_GROUP_ID
     assert driver.sync("x", 1).error is ErrorCode.UNKNOWN_MEMBER_ID
@@ -75,7 +75,7 @@ def test_syncs_with_a_wrong_member_generation_or_protocol_are_refused() -> None:
     assert driver.sync(leader, 2).error is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_heartbeat_responses_depend_on_the_state_of_the_group() -> None:
+def test_heartbeat_error_code_depends_on_the_state_of_the_group() -> None:
     driver = Driver()
     assert driver.heartbeat("x", 1, group="") is ErrorCode.INVALID_GROUP_ID
     assert driver.heartbeat("x", 1) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -89,7 +89,7 @@ def test_heartbeat_responses_depend_on_the_state_of_the_group() -> None:
     assert driver.heartbeat(leader, 1) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_member_session_lasts_as_long_as_heartbeats_arrive() -> None:
+def test_member_stays_in_the_group_while_it_sends_heartbeats_within_its_session_timeout() -> None:
     driver = Driver()
     [member] = driver.stable()
     for _ in range(5):
@@ -112,7 +112,7 @@ def test_member_without_heartbeats_is_removed_and_the_other_members_rebalance() 
     assert driver.heartbeat(leader, 3) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_member_with_a_parked_join_need_not_send_heartbeats() -> None:
+def test_member_with_a_parked_join_stays_in_the_group_without_heartbeats() -> None:
     driver = Driver()
     leader, follower = driver.stable(2, session_ms=SESSION_MS)
     waiting = driver.join(leader)
@@ -124,7 +124,7 @@ def test_a_member_with_a_parked_join_need_not_send_heartbeats() -> None:
     assert waiting.error is ErrorCode.NONE
 
 
-def test_a_member_that_joins_but_never_syncs_is_removed_at_the_rebalance_timeout() -> None:
+def test_member_that_joins_but_sends_no_sync_is_removed_at_the_rebalance_timeout() -> None:
     driver = Driver()
     leader = driver.join().joined.member_id
     follower = driver.join()

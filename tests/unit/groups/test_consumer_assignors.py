@@ -31,7 +31,7 @@ def sizes(assignment: Assignment) -> list[int]:
 
 
 def moved(before: Assignment, after: Assignment) -> int:
-    """Returns how many partitions were taken from members that remain."""
+    """Returns how many partitions were taken from members that are in both assignments."""
     return sum(
         len(indexes - after[member].get(topic, frozenset()))
         for member, partitions in before.items()
@@ -58,7 +58,7 @@ def check_owners(members: Mapping[str, MemberSpec], topics: Mapping[bytes, Topic
 @pytest.mark.parametrize("name", sorted(ASSIGNORS))
 @settings(deadline=None, max_examples=examples(60))
 @given(members=member_specs, topics=topic_specs, later=member_specs)
-def test_every_subscribed_partition_has_exactly_one_owner(
+def test_each_assignor_gives_every_subscribed_partition_exactly_one_owner(
     name: str, members: dict[str, MemberSpec], topics: dict[bytes, TopicSpec], later: dict[str, MemberSpec]
 ) -> None:
     assign = ASSIGNORS[name]
@@ -70,7 +70,7 @@ def test_every_subscribed_partition_has_exactly_one_owner(
 
 @settings(deadline=None, max_examples=examples(60))
 @given(count=st.integers(1, 9), later=st.integers(1, 9), topics=topic_specs)
-def test_equal_subscriptions_give_balanced_partition_counts_without_needless_moves(
+def test_uniform_assignor_balances_equal_subscriptions_without_needless_moves(
     count: int, later: int, topics: dict[bytes, TopicSpec]
 ) -> None:
     everything = MemberSpec(frozenset(TOPICS))
@@ -85,7 +85,7 @@ def test_equal_subscriptions_give_balanced_partition_counts_without_needless_mov
         assert moved(before, after) == sum(new), "only what newcomers get is taken away"
 
 
-def test_different_subscriptions_are_balanced_as_far_as_possible() -> None:
+def test_uniform_assignor_balances_different_subscriptions_as_far_as_possible() -> None:
     members = {"a": MemberSpec(frozenset({T, U})), "b": MemberSpec(frozenset({U}))}
     assert sizes(assign_uniform(members, {T: TopicSpec(2), U: TopicSpec(4)}, {})) == [3, 3]
     lopsided: Assignment = {"a": {T: frozenset({0, 1}), U: frozenset({0, 1, 2, 3})}, "b": {}}

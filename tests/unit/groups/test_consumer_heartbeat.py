@@ -12,7 +12,7 @@ from penstock.protocol.errors import ErrorCode
 
 
 def settled_pair(driver: ConsumerDriver) -> int:
-    """Returns members a and b with two partitions each, and their epoch."""
+    """Brings members a and b to two partitions each, and returns their epoch."""
     first = driver.enter("a")
     second = driver.enter("b")
     driver.beat("a", first.member_epoch)
@@ -22,7 +22,7 @@ def settled_pair(driver: ConsumerDriver) -> int:
     return epoch
 
 
-def test_the_first_member_gets_all_partitions() -> None:
+def test_first_member_of_a_consumer_group_gets_all_partitions() -> None:
     driver = ConsumerDriver()
     response = driver.enter("a")
     assert shares(response) == {"t": [0, 1, 2, 3]}
@@ -30,7 +30,7 @@ def test_the_first_member_gets_all_partitions() -> None:
     assert driver.describe().group_state == "Stable"
 
 
-def test_an_unchanged_heartbeat_writes_no_record_and_returns_no_assignment() -> None:
+def test_heartbeat_without_changes_writes_no_record_and_returns_no_assignment() -> None:
     driver = ConsumerDriver()
     epoch = driver.enter("a").member_epoch
     written = len(driver.journal)
@@ -107,7 +107,7 @@ def test_partitions_of_a_leaving_member_are_reassigned() -> None:
     assert error(driver.beat("b", -1)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_wrong_member_epoch_is_fenced_but_the_previous_epoch_is_accepted_after_a_lost_response() -> None:
+def test_wrong_member_epoch_is_fenced_except_the_previous_epoch_after_a_lost_response() -> None:
     driver = ConsumerDriver()
     first = driver.enter("a")
     epoch = settled_pair(driver)
@@ -118,7 +118,7 @@ def test_wrong_member_epoch_is_fenced_but_the_previous_epoch_is_accepted_after_a
     assert shares(driver.enter("a")) == {"t": [0, 1]}, "joining anew under the same id is always possible"
 
 
-def test_a_changed_subscription_gets_a_new_assignment() -> None:
+def test_member_that_changes_its_subscription_gets_a_new_assignment() -> None:
     driver = ConsumerDriver(topics={"t": 2, "u": 2})
     epoch = driver.enter("a").member_epoch
     changed = driver.beat("a", epoch, subscribed_topic_names=["u"])
@@ -126,7 +126,7 @@ def test_a_changed_subscription_gets_a_new_assignment() -> None:
     assert shares(driver.beat("a", epoch, owned={})) == {"u": [0, 1]}
 
 
-def test_added_partitions_and_deleted_topics_cause_a_new_assignment() -> None:
+def test_new_partitions_and_deleted_topics_cause_a_new_assignment() -> None:
     driver = ConsumerDriver()
     epoch = driver.enter("a").member_epoch
     driver.see({"t": 6})
@@ -138,7 +138,7 @@ def test_added_partitions_and_deleted_topics_cause_a_new_assignment() -> None:
     assert shares(driver.beat("a", grown.member_epoch, owned={})) is None
 
 
-def test_a_pattern_also_matches_topics_created_later() -> None:
+def test_subscribed_pattern_also_matches_topics_created_later() -> None:
     driver = ConsumerDriver(topics={"t-1": 1, "x": 1})
     first = driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex="t-[0-9]+")
     assert shares(first) == {"t-1": [0]}
@@ -156,13 +156,13 @@ def test_a_pattern_also_matches_topics_created_later() -> None:
         ("[a-z].*", {"t"}),
     ],
 )
-def test_a_pattern_matches_internal_topics_too(pattern: str, matched: set[str]) -> None:
+def test_subscribed_pattern_also_matches_internal_topics(pattern: str, matched: set[str]) -> None:
     driver = ConsumerDriver(topics={"t": 1, "__offsets": 1, "__own": 1})
     entered = driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex=pattern)
     assert set(shares(entered) or ()) == matched
 
 
-def test_an_invalid_pattern_is_refused_and_writes_no_record() -> None:
+def test_subscription_with_an_invalid_pattern_is_refused_and_writes_no_record() -> None:
     driver = ConsumerDriver()
     refused = driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex="(t")
     assert error(refused) is ErrorCode.INVALID_REGULAR_EXPRESSION
@@ -250,7 +250,7 @@ def test_a_static_member_that_does_not_return_is_removed_when_its_session_ends()
     assert driver.describe().group_state == "Empty"
 
 
-def test_an_instance_id_in_use_is_refused_to_another_member() -> None:
+def test_join_with_the_instance_id_of_another_active_member_is_refused() -> None:
     driver = ConsumerDriver()
     driver.enter("a", instance_id="i")
     assert error(driver.enter("b", instance_id="i")) is ErrorCode.UNRELEASED_INSTANCE_ID
@@ -302,7 +302,7 @@ def test_commit_with_an_older_epoch_is_accepted_for_a_partition_that_is_being_re
         assert driver.commit({("u", index): 1}, member_id="a", generation=old) == [ErrorCode.STALE_MEMBER_EPOCH]
 
 
-def test_a_consumer_group_is_deleted_when_it_is_empty() -> None:
+def test_consumer_group_is_deleted_only_when_it_is_empty() -> None:
     driver = ConsumerDriver()
     driver.enter("a")
     assert driver.delete() is ErrorCode.NON_EMPTY_GROUP
@@ -312,7 +312,7 @@ def test_a_consumer_group_is_deleted_when_it_is_empty() -> None:
     assert driver.reload().shard.groups == {}
 
 
-def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets() -> None:
+def test_empty_group_changes_between_the_classic_and_consumer_protocols_and_keeps_its_offsets() -> None:
     driver = ConsumerDriver()
     [member] = driver.stable()
     assert error(driver.enter("a")) is ErrorCode.GROUP_ID_NOT_FOUND
@@ -327,7 +327,7 @@ def test_an_empty_group_changes_its_protocol_and_keeps_its_offsets() -> None:
     assert driver.reload().shard.remembered() == driver.shard.remembered()
 
 
-def test_replaying_the_journal_restores_members_targets_and_owners() -> None:
+def test_replay_of_the_log_restores_members_and_targets_and_owners_of_a_consumer_group() -> None:
     driver = ConsumerDriver(topics={"t": 4, "t-1": 3})
     settled_pair(driver)
     driver.enter("c", subscribed_topic_names=None, subscribed_topic_regex="t-.*")
@@ -340,7 +340,7 @@ def test_replaying_the_journal_restores_members_targets_and_owners() -> None:
     assert other.shard.remembered() == driver.shard.remembered()
 
 
-def test_members_of_a_loaded_consumer_group_get_a_full_session() -> None:
+def test_members_of_a_loaded_consumer_group_get_a_full_session_timeout() -> None:
     driver = ConsumerDriver()
     epoch = settled_pair(driver)
     other = driver.reload()
@@ -354,7 +354,7 @@ COSTLY = "(" + "|".join(f".{{{count}}}" for count in range(1, 130)) + ")*c"
 
 
 @pytest.mark.usefixtures("no_collections")
-def test_a_new_pattern_that_takes_too_long_is_refused() -> None:
+def test_subscription_with_a_new_pattern_that_takes_too_long_is_refused() -> None:
     driver = ConsumerDriver(topics={"x" * 249: 1, "t": 2})
     started = thread_time()
     refused = driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex=COSTLY)
@@ -363,7 +363,7 @@ def test_a_new_pattern_that_takes_too_long_is_refused() -> None:
     assert driver.enter("b", subscribed_topic_names=["t"]).assignment is not None
 
 
-def test_pattern_that_takes_too_long_on_new_topics_keeps_its_previous_topics() -> None:
+def test_pattern_that_takes_too_long_after_a_metadata_change_keeps_its_previous_topics() -> None:
     driver = ConsumerDriver(topics={"c": 1})
     driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex=COSTLY)
     assert driver.consumers.regexes[COSTLY].topics == {"c"}
@@ -375,7 +375,7 @@ def test_pattern_that_takes_too_long_on_new_topics_keeps_its_previous_topics() -
     assert shares(cheap) == {"xc": [0]}
 
 
-def test_number_of_subscribed_patterns_in_a_group_is_bounded() -> None:
+def test_group_refuses_a_subscription_beyond_its_maximum_number_of_patterns() -> None:
     driver = ConsumerDriver(topics={"t": 1})
     for number in range(MAX_PATTERNS):
         driver.enter(f"m{number}", subscribed_topic_names=None, subscribed_topic_regex=f"t|{number}")

@@ -28,7 +28,7 @@ def test_describing_a_rebalancing_group_shows_its_last_assignment_but_no_metadat
     assert [each.member_assignment for each in group.members] == [b"to " + member.encode(), b""]
 
 
-def test_describing_a_missing_group_returns_state_dead_to_old_clients_and_an_error_to_new_clients() -> None:
+def test_description_of_a_missing_group_is_state_dead_for_old_clients_and_an_error_for_new_clients() -> None:
     driver = Driver()
     old, new = admin.describe(driver.shard, "x", 5), admin.describe(driver.shard, "x", 6)
     assert (old.error_code, old.group_state) == (ErrorCode.NONE, "Dead")
@@ -56,7 +56,7 @@ def test_groups_are_listed_by_state_and_type() -> None:
 
 
 @pytest.mark.parametrize("name", ["notready", "not_ready"])
-def test_groups_that_are_not_ready_are_listed_by_the_shown_state_and_by_kafkas_name(name: str) -> None:
+def test_filter_by_state_finds_groups_in_state_not_ready_under_both_spellings(name: str) -> None:
     driver = StreamsDriver()
     driver.come("a", counting())
     [found] = admin.list_groups(driver.shard.groups.values(), frozenset({name}), frozenset())

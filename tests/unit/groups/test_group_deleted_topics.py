@@ -1,4 +1,4 @@
-"""Committed offsets of a deleted topic are erased; a topic created again under the same name has none."""
+"""Tests that committed offsets of a deleted topic are erased, and that a recreated topic has no committed offsets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NEW = made_again(GONE, 3)
 
 
 def commit(driver: Driver, offset: int, *, retention_ms: int = -1) -> None:
-    """Commits as the handler does: with the id of the topic that has this name at present."""
+    """Commits an offset with the id of the topic that now has this name, like the handler of OffsetCommit."""
     driver.commit({T0: offset}, topic_id=driver.shard.topic_id("t"), retention_ms=retention_ms)
 
 
@@ -58,14 +58,14 @@ def seeing(image: MetadataImage) -> Driver:
 
 
 def taken_over(driver: Driver, image: MetadataImage) -> Driver:
-    """Loads the partition on another broker, which has seen only this image."""
+    """Loads the partition on another broker, which has only this metadata image."""
     other = seeing(image)
     other.replay(driver.journal)
     other.run(other.shard.loaded)
     return other
 
 
-def test_deleting_a_topic_erases_its_offsets_when_a_timer_fires() -> None:
+def test_offsets_of_a_deleted_topic_are_erased_by_the_next_timer() -> None:
     driver = seeing(OLD)
     commit(driver, 5)
     driver.shard.see(GONE)
@@ -112,7 +112,7 @@ def test_offsets_of_a_topic_deleted_while_the_group_had_no_coordinator_are_erase
     assert other.journal[-1][1] is None
 
 
-def test_offsets_of_existing_topics_are_kept() -> None:
+def test_loading_on_another_broker_keeps_the_offsets_of_existing_topics() -> None:
     driver = seeing(OLD)
     commit(driver, 5)
     commit(driver, 6, retention_ms=10_000)  # this version has no topic id

@@ -29,7 +29,7 @@ def test_replaying_the_group_log_restores_the_committed_state() -> None:
     assert driver.reload().shard.remembered() == driver.shard.remembered()
 
 
-def test_replaying_the_group_log_twice_gives_the_same_state() -> None:
+def test_replaying_the_group_log_twice_gives_the_same_state_as_replaying_it_once() -> None:
     driver = busy_driver()
     other = Driver()
     other.replay(driver.journal)
@@ -37,7 +37,7 @@ def test_replaying_the_group_log_twice_gives_the_same_state() -> None:
     assert other.shard.remembered() == driver.shard.remembered()
 
 
-def test_members_of_a_loaded_group_continue_in_the_same_generation() -> None:
+def test_members_of_a_loaded_classic_group_continue_in_the_same_generation() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     other = driver.reload()
@@ -47,7 +47,7 @@ def test_members_of_a_loaded_group_continue_in_the_same_generation() -> None:
     assert other.join(follower).joined.leader == leader
 
 
-def test_members_of_a_loaded_classic_group_get_a_full_session() -> None:
+def test_members_of_a_loaded_classic_group_get_a_full_session_timeout() -> None:
     driver = Driver()
     leader, follower = driver.stable(2)
     other = driver.reload()
@@ -67,7 +67,7 @@ def test_loaded_group_with_more_members_than_its_limit_starts_a_rebalance() -> N
     assert smaller.heartbeat(leader, 2) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_records_are_written_in_the_versions_kafka_writes() -> None:
+def test_group_records_have_the_same_versions_as_in_kafka() -> None:
     driver = Driver()
     driver.stable()
     driver.commit({("t", 0): 1}, group="simple")
@@ -107,12 +107,12 @@ def test_unknown_types_of_records_are_ignored_and_legacy_keys_are_read() -> None
         b"\x00\x01\xff\x00\x01t\x00\x00\x00\x05",
     ],
 )
-def test_a_damaged_commit_key_raises_an_error(key: bytes) -> None:
+def test_decoding_a_damaged_offset_key_raises_an_error(key: bytes) -> None:
     with pytest.raises(DecodeError):
         decode_record(b"\x00\x01" + key, b"x")
 
 
-def test_parked_group_requests_get_not_coordinator_when_the_partition_is_lost() -> None:
+def test_parked_group_requests_are_answered_not_coordinator_when_the_broker_loses_the_partition() -> None:
     driver = Driver()
     leader, _ = driver.stable(2)
     joining = driver.join(leader)

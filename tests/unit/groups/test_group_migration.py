@@ -1,4 +1,4 @@
-"""A group changes its protocol without stopping its members."""
+"""Tests that a group changes its protocol without stopping its members."""
 
 from dataclasses import replace
 from typing import Any
@@ -41,7 +41,8 @@ def read(waiting: Waiting) -> list[int]:
 
 
 def classic_pair(driver: ConsumerDriver) -> tuple[str, str]:
-    """Returns a stable classic group in generation 2, whose members have partitions 0, 1 and 2, 3."""
+    """Returns the members of a stable classic group in generation 2: the first has partitions 0 and 1, the second 2 and
+    3."""
     first = driver.join(protocols=metadata()).joined.member_id
     second = driver.join(protocols=metadata())
     driver.join(first, protocols=metadata())
@@ -52,12 +53,12 @@ def classic_pair(driver: ConsumerDriver) -> tuple[str, str]:
 
 
 def rejoin(driver: ConsumerDriver, member_id: str, *owned: int, **options: Any) -> tuple[int, list[int]]:
-    """Joins with the owned partitions, and syncs to get the assigned ones."""
+    """Sends JoinGroup with the owned partitions, then SyncGroup. Returns the generation and the assigned partitions."""
     generation = driver.join(member_id, protocols=metadata(*owned), **options).joined.generation_id
     return generation, read(driver.sync(member_id, generation))
 
 
-def test_first_consumer_protocol_member_upgrades_the_group_and_classic_members_keep_reading() -> None:
+def test_join_of_a_consumer_protocol_member_upgrades_the_group_and_keeps_its_classic_members() -> None:
     driver = ConsumerDriver(CONFIG)
     first, second = classic_pair(driver)
     new = driver.enter("new")
@@ -87,7 +88,7 @@ def test_first_consumer_protocol_member_upgrades_the_group_and_classic_members_k
     assert driver.reload().shard.remembered() == driver.shard.remembered()
 
 
-def test_parked_joins_are_told_to_rejoin_when_the_classic_group_is_upgraded() -> None:
+def test_parked_joins_of_a_classic_group_get_rebalance_in_progress_when_it_is_upgraded() -> None:
     driver = ConsumerDriver(CONFIG)
     first, _ = classic_pair(driver)
     waiting = driver.join(first, protocols=metadata(0, 1))
@@ -97,7 +98,7 @@ def test_parked_joins_are_told_to_rejoin_when_the_classic_group_is_upgraded() ->
     assert rejoin(driver, first, 0, 1)[1] != []
 
 
-def test_refused_upgrade_leaves_the_classic_group_as_it_was() -> None:
+def test_upgrade_whose_records_are_refused_leaves_the_classic_group_unchanged() -> None:
     driver = ConsumerDriver(CONFIG)
     first, second = classic_pair(driver)
     group = driver.shard.groups["g"]
@@ -112,7 +113,7 @@ def test_refused_upgrade_leaves_the_classic_group_as_it_was() -> None:
     assert driver.state() == "Empty", "the session timeouts of the members are armed again"
 
 
-def test_refused_downgrade_leaves_the_consumer_group_as_it_was() -> None:
+def test_downgrade_whose_records_are_refused_leaves_the_consumer_group_unchanged() -> None:
     driver = ConsumerDriver(CONFIG)
     classic_pair(driver)
     epoch = driver.enter("new").member_epoch
@@ -169,7 +170,7 @@ def test_a_classic_member_joins_a_consumer_group() -> None:
     assert rejoin(driver, member_id)[1] == [2, 3]
 
 
-def test_classic_requests_with_a_wrong_generation_or_protocol_are_refused() -> None:
+def test_classic_requests_to_a_consumer_group_with_a_wrong_generation_or_protocol_are_refused() -> None:
     driver = ConsumerDriver(CONFIG)
     first, _ = classic_pair(driver)
     driver.enter("new")
@@ -193,7 +194,7 @@ def test_a_classic_member_leaves_a_consumer_group() -> None:
     assert shares(driver.beat("new", new.member_epoch)) == {"t": [0, 1, 2, 3]}
 
 
-def test_a_classic_member_that_does_not_rejoin_or_sync_in_time_is_removed() -> None:
+def test_classic_member_of_a_consumer_group_is_removed_if_it_does_not_rejoin_and_sync_in_time() -> None:
     driver = ConsumerDriver(CONFIG)
     first, second = classic_pair(driver)
     new = driver.enter("new")
@@ -208,7 +209,7 @@ def test_a_classic_member_that_does_not_rejoin_or_sync_in_time_is_removed() -> N
     assert list(driver.consumers.members) == ["new"]
 
 
-def test_a_classic_member_without_heartbeats_is_removed_after_its_own_session_timeout() -> None:
+def test_classic_member_of_a_consumer_group_is_removed_after_its_own_session_timeout() -> None:
     driver = ConsumerDriver(CONFIG)
     first, second = classic_pair(driver)
     driver.enter("new")

@@ -53,7 +53,7 @@ def test_offset_fetch_for_a_group_without_commits_returns_no_offset() -> None:
     assert Driver().fetch() == {}
 
 
-def test_a_member_commits_in_its_generation_only() -> None:
+def test_commit_of_a_member_is_accepted_only_in_the_current_generation() -> None:
     driver = Driver()
     [member] = driver.stable()
     assert driver.commit({T0: 1}, member_id=member, generation=1) == [ErrorCode.NONE]
@@ -61,20 +61,20 @@ def test_a_member_commits_in_its_generation_only() -> None:
     assert driver.commit({T0: 1}, member_id="ghost", generation=1) == [ErrorCode.UNKNOWN_MEMBER_ID]
 
 
-def test_non_members_cannot_commit_to_a_group_with_members() -> None:
+def test_commit_of_a_non_member_to_a_group_with_members_is_refused() -> None:
     driver = Driver()
     driver.stable()
     assert driver.commit({T0: 1}) == [ErrorCode.UNKNOWN_MEMBER_ID]
 
 
-def test_a_fenced_instance_cannot_commit() -> None:
+def test_commit_with_the_old_id_of_a_restarted_static_member_is_fenced() -> None:
     driver = Driver()
     [member] = driver.stable(instance="i", version=5)
     driver.join(instance="i", version=5)
     assert driver.commit({T0: 1}, member_id=member, generation=1, instance="i") == [ErrorCode.FENCED_INSTANCE_ID]
 
 
-def test_a_member_may_commit_while_the_group_rebalances_but_not_while_the_leader_assigns() -> None:
+def test_member_can_commit_in_the_join_phase_but_not_while_the_group_waits_for_the_assignment() -> None:
     driver = Driver()
     [member] = driver.stable()
     driver.join()
@@ -88,7 +88,7 @@ def test_offset_commit_with_a_generation_for_a_missing_group_is_refused(version:
     assert Driver().commit({T0: 1}, member_id="m", generation=3, version=version) == [code]
 
 
-def test_offset_commit_keeps_the_member_session_alive() -> None:
+def test_offset_commit_extends_the_member_session() -> None:
     driver = Driver()
     [member] = driver.stable()
     for _ in range(3):
@@ -127,7 +127,7 @@ def test_offsets_of_an_empty_group_expire_and_the_group_is_deleted_with_its_last
     assert driver.reload().shard.remembered() == driver.shard.remembered()
 
 
-def test_offsets_of_a_simple_consumer_expire_one_by_one() -> None:
+def test_offsets_of_a_simple_consumer_expire_individually() -> None:
     driver = Driver()
     driver.commit({T0: 1})
     driver.advance(DAY_MS)
@@ -184,7 +184,7 @@ def test_offsets_of_deleted_topics_are_erased() -> None:
     assert driver.fetch() == {("other", 0): 2}
 
 
-def test_offsets_are_deleted_unless_the_group_reads_the_topic() -> None:
+def test_offset_delete_is_refused_for_topics_that_the_group_subscribes_to() -> None:
     driver = Driver()
     assert delete_offsets(driver, T0) == [ErrorCode.GROUP_ID_NOT_FOUND]
     [member] = driver.stable(protocols=subscription("t"))

@@ -1,4 +1,4 @@
-"""Heartbeats whose records the log refuses: they change nothing in the coordinator's memory."""
+"""Tests that a heartbeat whose records the log refuses changes nothing in the coordinator's memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from streams_driver import StreamsDriver, listed
 from penstock.groups.classic.group import ClassicGroup
 
 
-def test_refused_streams_join_leaves_no_group() -> None:
+def test_streams_join_whose_records_are_refused_leaves_no_group() -> None:
     driver = StreamsDriver()
     driver.refuse_records = True
     driver.come("a")
@@ -16,7 +16,7 @@ def test_refused_streams_join_leaves_no_group() -> None:
     assert listed(driver.come("b").active_tasks) == {"0": [0, 1, 2, 3]}
 
 
-def test_refused_streams_join_leaves_the_empty_classic_group() -> None:
+def test_streams_join_whose_records_are_refused_leaves_the_empty_classic_group_unchanged() -> None:
     driver = StreamsDriver()
     driver.commit({("t", 0): 7})
     driver.refuse_records = True
@@ -24,7 +24,7 @@ def test_refused_streams_join_leaves_the_empty_classic_group() -> None:
     assert isinstance(driver.shard.groups["g"], ClassicGroup)
 
 
-def test_refused_streams_join_leaves_no_timer_in_a_group_with_members() -> None:
+def test_streams_join_whose_records_are_refused_leaves_no_timer_in_a_group_with_members() -> None:
     driver = StreamsDriver()
     driver.come("a")
     driver.refuse_records = True
@@ -33,7 +33,7 @@ def test_refused_streams_join_leaves_no_timer_in_a_group_with_members() -> None:
     assert driver.group.shutdown_by is None
 
 
-def test_refused_records_do_not_hide_a_topic_change_from_later_heartbeats() -> None:
+def test_topic_change_is_noticed_after_the_records_of_an_earlier_heartbeat_were_refused() -> None:
     driver = StreamsDriver()
     driver.come("a")
     driver.see({"t": 6})
@@ -43,7 +43,7 @@ def test_refused_records_do_not_hide_a_topic_change_from_later_heartbeats() -> N
     assert listed(driver.stay("a").active_tasks) == {"0": [0, 1, 2, 3, 4, 5]}
 
 
-def test_refused_consumer_join_leaves_no_group() -> None:
+def test_consumer_join_whose_records_are_refused_leaves_no_group() -> None:
     driver = StreamsDriver()
     driver.refuse_records = True
     driver.enter("c")

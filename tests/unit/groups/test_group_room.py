@@ -1,4 +1,4 @@
-"""A coordinator without free memory refuses new groups, members and offsets, and keeps serving the existing ones."""
+"""Tests that a coordinator at its memory limit refuses new groups, members and offsets, and serves existing ones."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_new_consumer_protocol_members_are_refused_with_a_message_at_the_memory_
     assert again.error_code == ErrorCode.NONE
 
 
-def test_new_offset_keys_are_refused_at_the_memory_limit_but_known_keys_are_updated() -> None:
+def test_offsets_of_new_partitions_are_refused_at_the_memory_limit_but_known_offsets_are_updated() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     bound(driver, 10_000)
     assert driver.commit({("t", 0): 5}, metadata="m" * 4000) == [ErrorCode.NONE]
@@ -90,7 +90,7 @@ def test_new_offset_keys_are_refused_at_the_memory_limit_but_known_keys_are_upda
     assert driver.shard.held_bytes() < 6_000
 
 
-def test_counted_memory_of_offsets_is_correct_after_every_change() -> None:
+def test_counted_memory_of_offsets_is_exact_after_every_change() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     offsets = driver.shard.offsets
     driver.commit({("t", 0): 5}, metadata="m" * 100)
@@ -109,13 +109,13 @@ def test_counted_memory_of_offsets_is_correct_after_every_change() -> None:
 
 
 def recounted(driver: Driver, group: str = "g") -> bool:
-    """Returns True if the group's size equals the sum of its members' sizes."""
+    """Returns True if the counted memory of the members equals the sum of their sizes."""
     found = driver.shard.groups[group]
     counted = found.members_bytes if isinstance(found, ClassicGroup) else found.members.bytes
     return counted == sum(member.held_bytes for member in found.members.values())
 
 
-def test_names_of_protocols_count_towards_the_memory_limit() -> None:
+def test_protocol_names_of_members_count_towards_the_memory_limit() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     allowance = bound(driver, 1_000_000)
     names = tuple((f"{number}" + "x" * 30_000, b"") for number in range(10))
@@ -125,13 +125,13 @@ def test_names_of_protocols_count_towards_the_memory_limit() -> None:
     assert recounted(driver, "g0")
 
 
-def test_small_protocol_entry_of_a_member_counts_with_the_memory_of_all_its_objects() -> None:
+def test_empty_protocol_of_a_member_counts_with_the_size_of_its_python_objects() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     driver.join(protocols=tuple((f"{number}", b"") for number in range(1_000)))
     assert driver.shard.held_bytes() > 1_000 * (getsizeof("9") + 130)  # a name, its bytes object, a tuple and a counter
 
 
-def test_assignments_count_towards_the_memory_limit_as_long_as_they_are_kept() -> None:
+def test_assignment_counts_towards_the_memory_limit_until_it_is_replaced_or_its_member_leaves() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     bound(driver, 1_000_000)
     before = []
@@ -150,7 +150,7 @@ def test_assignments_count_towards_the_memory_limit_as_long_as_they_are_kept() -
     assert driver.shard.held_bytes() < 10_000
 
 
-def test_memory_of_an_assignment_that_could_not_be_stored_is_released() -> None:
+def test_memory_of_an_assignment_that_the_log_refuses_is_released() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     joined = driver.join().joined
     driver.hold_commits = True
@@ -201,7 +201,7 @@ def test_memory_is_reserved_for_a_pending_member_id_until_its_member_joins() -> 
     assert driver.join(ids[0], version=9).error is ErrorCode.NONE  # it uses the memory reserved for its pending id
 
 
-def test_a_join_that_only_gets_a_member_id_needs_no_memory_for_its_protocols() -> None:
+def test_join_that_only_requests_a_member_id_takes_no_memory_for_its_protocols() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     bound(driver, 1_000_000)
     protocols = (("range", bytes(600_000)),)
@@ -234,7 +234,7 @@ def test_larger_subscription_takes_memory_and_a_smaller_subscription_releases_me
     assert driver.shard.held_bytes() < 5_000
 
 
-def test_counted_memory_of_members_is_correct_after_loading() -> None:
+def test_counted_memory_of_members_is_exact_after_a_load() -> None:
     driver = Driver(shard=GroupShard(CONFIG, Random(7)))
     driver.stable(3, protocols=(("range", bytes(10_000)),))
     assert recounted(driver.reload())

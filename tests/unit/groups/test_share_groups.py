@@ -1,4 +1,4 @@
-"""Members of share groups: epochs, assignments, initialization of states, and refusals."""
+"""Tests members of share groups: epochs, assignments, initialization of states, and refused requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from penstock.protocol.messages.api_76_share_group_heartbeat import (
 
 
 class ShareDriver(ConsumerDriver):
-    """A group coordinator with a share coordinator that answers when the test calls `create_states`."""
+    """Runs a group coordinator with a share coordinator that responds when the test calls `create_states`."""
 
     def __init__(self, config: GroupConfig | None = None, topics: dict[str, int] | None = None) -> None:
         super().__init__(config or GroupConfig(share_assignment_interval_ms=0), topics)
@@ -50,7 +50,7 @@ class ShareDriver(ConsumerDriver):
         return self.share_beat(member, 0, subscribed_topic_names=list(topics or ("t",)))
 
     def create_states(self) -> None:
-        """Sends the pending answers of the share coordinator."""
+        """Delivers the pending responses of the share coordinator."""
         asked, self.asked = self.asked, []
         for each in asked:
             slots = each.partitions
@@ -109,7 +109,7 @@ def test_partitions_of_a_removed_share_member_are_assigned_to_the_other_members(
     assert parts(driver.share_beat("a", driver.group.members["a"].epoch)) == {"t": [0, 1, 2, 3]}
 
 
-def test_a_member_without_heartbeats_is_removed() -> None:
+def test_share_member_without_heartbeats_is_removed() -> None:
     driver = ShareDriver()
     driver.come("a")
     driver.advance(driver.config.share_session_timeout_ms)
@@ -139,7 +139,7 @@ def test_replaying_the_log_restores_a_share_group() -> None:
     assert driver.reload().shard.remembered() == driver.shard.remembered()
 
 
-def test_share_states_of_new_partitions_are_initialized_and_states_of_deleted_topics_are_forgotten() -> None:
+def test_share_states_are_initialized_for_new_partitions_and_removed_for_deleted_topics() -> None:
     driver = ShareDriver(topics={"t": 1})
     driver.come("a", "t", "u")
     driver.create_states()
@@ -167,7 +167,7 @@ def test_share_states_of_new_partitions_are_initialized_and_states_of_deleted_to
         ({"group_id": "classic"}, ErrorCode.GROUP_ID_NOT_FOUND),
     ],
 )
-def test_bad_heartbeats_are_refused_and_change_nothing(fields: dict[str, Any], code: ErrorCode) -> None:
+def test_invalid_share_heartbeat_is_refused_and_changes_nothing(fields: dict[str, Any], code: ErrorCode) -> None:
     driver = ShareDriver()
     driver.come("a")
     driver.join(group="classic")
@@ -178,7 +178,7 @@ def test_bad_heartbeats_are_refused_and_change_nothing(fields: dict[str, Any], c
     assert driver.shard.remembered() == before
 
 
-def test_a_full_group_refuses_another_member() -> None:
+def test_full_share_group_refuses_another_member() -> None:
     driver = ShareDriver(GroupConfig(share_max_size=1))
     driver.come("a")
     assert ErrorCode(driver.come("b").error_code) is ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -213,7 +213,7 @@ def test_share_group_offsets_are_altered_and_deleted_only_while_it_has_no_member
     driver.run(lambda turn: share_requests.finish_delete(driver.shard, turn, "g", [topic_id("t")]))
 
 
-def test_deleted_share_group_leaves_no_record() -> None:
+def test_replay_after_the_deletion_of_a_share_group_restores_no_group() -> None:
     driver = ShareDriver()
     driver.come("a")
     driver.create_states()
@@ -243,7 +243,7 @@ def test_share_group_with_the_id_of_a_deleted_group_gets_higher_epochs(reloaded:
     st.lists(st.sets(st.integers(0, 3)).map(frozenset), min_size=1, max_size=8),
     st.lists(st.integers(1, 5), min_size=4, max_size=4),
 )
-def test_every_partition_has_a_member_and_every_member_a_partition(
+def test_share_assignor_gives_every_partition_a_member_and_every_member_a_partition(
     reads: list[frozenset[int]], sizes: list[int]
 ) -> None:
     topics = {bytes([number]): frozenset(range(size)) for number, size in enumerate(sizes)}

@@ -1,4 +1,4 @@
-"""The sticky assignor of streams groups: every task once, evenly, and with few moves."""
+"""Tests the sticky assignor of streams groups: it assigns every task once, evenly, and with few moves."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_streams_assignor_assigns_every_task_once_and_evenly(
 
 
 @given(groups())
-def test_unchanged_streams_group_keeps_its_active_tasks(
+def test_streams_assignor_keeps_active_tasks_if_the_group_is_unchanged(
     group: tuple[dict[str, str], dict[str, SubtopologySpec], int],
 ) -> None:
     members, topology, standbys = group
@@ -70,7 +70,7 @@ def test_unchanged_streams_group_keeps_its_active_tasks(
 
 
 @given(groups(), st.data())
-def test_loss_of_a_streams_member_moves_only_its_active_tasks(
+def test_streams_assignor_moves_only_the_active_tasks_of_a_lost_member(
     group: tuple[dict[str, str], dict[str, SubtopologySpec], int], data: st.DataObject
 ) -> None:
     members, topology, standbys = group
@@ -87,7 +87,7 @@ def test_loss_of_a_streams_member_moves_only_its_active_tasks(
 
 
 @given(groups())
-def test_new_streams_member_gets_no_more_than_its_share_of_tasks(
+def test_streams_assignor_gives_a_new_member_no_more_than_an_equal_share_of_tasks(
     group: tuple[dict[str, str], dict[str, SubtopologySpec], int],
 ) -> None:
     members, topology, standbys = group
@@ -99,7 +99,7 @@ def test_new_streams_member_gets_no_more_than_its_share_of_tasks(
         assert tasks_of(after[name], Role.ACTIVE) <= tasks_of(before[name], Role.ACTIVE), "tasks only move to `new`"
 
 
-def test_standby_task_becomes_active_when_the_member_with_the_active_task_leaves() -> None:
+def test_member_with_a_standby_gets_the_active_task_when_its_old_owner_leaves() -> None:
     topology = {"0": SubtopologySpec(3, True)}
     members = {"a": "pa", "b": "pb", "c": "pc"}
     before = assigned(members, topology, 1)

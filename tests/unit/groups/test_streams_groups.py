@@ -1,4 +1,5 @@
-"""Members of streams groups: topology, epochs, tasks, statuses, endpoints, time, offsets and refusals."""
+"""Tests members of streams groups: topology, epochs, tasks, statuses, endpoints, timeouts, offsets and refused
+requests."""
 
 from __future__ import annotations
 
@@ -92,14 +93,14 @@ def test_deleting_a_source_topic_removes_the_tasks_of_the_members() -> None:
     assert driver.group.state == "NotReady"
 
 
-def test_adding_partitions_to_a_source_topic_adds_tasks() -> None:
+def test_new_partitions_of_a_source_topic_add_tasks() -> None:
     driver = StreamsDriver()
     driver.come("a")
     driver.see({"t": 6})
     assert listed(driver.stay("a").active_tasks) == {"0": [0, 1, 2, 3, 4, 5]}
 
 
-def test_member_with_an_older_topology_gets_status_stale_topology_and_no_error() -> None:
+def test_streams_member_with_an_older_topology_epoch_gets_status_stale_topology_and_no_error() -> None:
     driver = StreamsDriver()
     driver.come("a", topology(epoch=3))
     response = driver.come("b", topology(plain(), plain("1"), epoch=2))
@@ -107,7 +108,7 @@ def test_member_with_an_older_topology_gets_status_stale_topology_and_no_error()
     assert code(response) is ErrorCode.NONE
 
 
-def test_another_topology_with_the_same_or_a_newer_epoch_is_refused() -> None:
+def test_different_topology_with_the_same_or_a_newer_epoch_is_refused() -> None:
     driver = StreamsDriver()
     driver.come("a")
     for other in (topology(plain("other")), topology(plain(), epoch=1)):
@@ -145,7 +146,7 @@ def test_streams_task_is_not_assigned_to_another_member_while_its_old_owner_stil
     assert driver.stay("b").active_tasks is None
 
 
-def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
+def test_streams_member_that_does_not_revoke_tasks_in_time_is_removed() -> None:
     driver = StreamsDriver()
     driver.come("a")
     driver.come("b")
@@ -164,7 +165,7 @@ def test_tasks_of_a_lost_streams_member_are_assigned_to_the_other_members() -> N
     assert listed(driver.stay("b").active_tasks) == {"0": [0, 1, 2, 3]}
 
 
-def test_a_member_without_heartbeats_is_removed() -> None:
+def test_streams_member_without_heartbeats_is_removed() -> None:
     driver = StreamsDriver()
     driver.come("a")
     driver.advance(driver.config.streams_session_timeout_ms)
@@ -172,7 +173,7 @@ def test_a_member_without_heartbeats_is_removed() -> None:
     assert code(driver.stream_beat("a", 2)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_standby_tasks_are_assigned_to_another_process_and_take_over() -> None:
+def test_standby_task_is_on_another_process_and_becomes_active_when_the_owner_is_lost() -> None:
     driver = StreamsDriver(replace(EAGER, streams_standby_replicas=1), {"t": 4, "g-changelog": 4})
     driver.come("a", stateful())
     assert all(key.role == 0 for key in driver.group.target["a"]), "there is no other process"
@@ -185,7 +186,7 @@ def test_standby_tasks_are_assigned_to_another_process_and_take_over() -> None:
     assert active(driver) == {"a": {"0": [0, 1, 2, 3]}}
 
 
-def test_two_members_of_one_process_share_no_task() -> None:
+def test_two_members_of_one_process_never_have_the_same_task() -> None:
     driver = StreamsDriver(replace(EAGER, streams_standby_replicas=1), {"t": 4, "g-changelog": 4})
     driver.come("a", stateful(), process_id="one")
     driver.come("b", stateful(), process_id="one")
@@ -196,7 +197,7 @@ def test_two_members_of_one_process_share_no_task() -> None:
 # --- delays
 
 
-def test_members_that_join_within_the_initial_delay_are_assigned_together() -> None:
+def test_streams_members_that_join_within_the_initial_delay_get_one_common_assignment() -> None:
     driver = StreamsDriver(replace(EAGER, streams_initial_rebalance_delay_ms=3000))
     first = driver.come("a")
     assert statuses(first) == [Status.ASSIGNMENT_DELAYED]
@@ -234,7 +235,7 @@ def test_group_configs_set_the_number_of_standbys_and_the_intervals() -> None:
 # --- epochs
 
 
-def test_heartbeat_with_the_previous_member_epoch_is_accepted_only_if_it_reports_assigned_tasks() -> None:
+def test_streams_heartbeat_with_the_previous_epoch_is_accepted_only_with_assigned_tasks() -> None:
     driver = StreamsDriver()
     driver.come("a")
     driver.see({"t": 6})
@@ -270,7 +271,7 @@ def test_replaying_the_log_restores_a_streams_group() -> None:
     assert other.reload().shard.remembered() == other.shard.remembered()
 
 
-def test_deleted_streams_group_leaves_no_record() -> None:
+def test_replay_after_the_deletion_of_a_streams_group_restores_no_group() -> None:
     driver = StreamsDriver()
     driver.come("a")
     assert driver.run(lambda turn: admin.delete_group(driver.shard, turn, "g")) is ErrorCode.NON_EMPTY_GROUP
@@ -284,7 +285,7 @@ def test_deleted_streams_group_leaves_no_record() -> None:
 # --- shutdown and endpoints
 
 
-def test_a_member_can_ask_the_application_to_shut_down() -> None:
+def test_shutdown_request_of_a_streams_member_reaches_the_other_members() -> None:
     driver = StreamsDriver()
     driver.come("a")
     driver.come("b")
@@ -314,7 +315,7 @@ def test_streams_members_get_the_endpoints_of_other_members() -> None:
 # --- offsets
 
 
-def test_commit_with_an_older_epoch_is_accepted_only_if_the_member_has_held_the_task_since_then() -> None:
+def test_commit_with_an_older_epoch_is_accepted_only_if_the_member_has_held_the_task_since_that_epoch() -> None:
     driver = StreamsDriver()
     old = driver.come("a").member_epoch
     driver.see({"t": 6})
@@ -335,7 +336,7 @@ def test_commit_with_an_older_epoch_is_accepted_only_if_the_member_has_held_the_
     assert driver.commit({("t", 0): 1}) == [ErrorCode.NONE]
 
 
-def test_transactional_commit_is_accepted_for_a_member_that_holds_the_task() -> None:
+def test_transactional_commit_of_a_streams_member_is_accepted_if_the_member_holds_the_task() -> None:
     driver = StreamsDriver()
     old = driver.come("a").member_epoch
     driver.see({"t": 6})
@@ -359,7 +360,7 @@ def test_transactional_commit_is_accepted_for_a_member_that_holds_the_task() -> 
     assert sent(0, "b", 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_offsets_of_a_group_without_members_expire_with_the_group() -> None:
+def test_offsets_of_a_streams_group_without_members_expire_with_the_group() -> None:
     driver = StreamsDriver()
     epoch = driver.come("a").member_epoch
     driver.commit({("t", 0): 1}, member_id="a", generation=epoch)
@@ -392,7 +393,7 @@ def test_offsets_of_a_group_without_members_expire_with_the_group() -> None:
         {"member_epoch": 1},
     ],
 )
-def test_a_malformed_heartbeat_is_refused(change: dict[str, Any]) -> None:
+def test_malformed_streams_heartbeat_is_refused(change: dict[str, Any]) -> None:
     driver = StreamsDriver()
     fields = {
         "topology": topology(),
@@ -408,12 +409,12 @@ def test_a_malformed_heartbeat_is_refused(change: dict[str, Any]) -> None:
     assert not driver.journal
 
 
-def test_a_changelog_topic_with_a_partition_count_is_refused() -> None:
+def test_topology_that_sets_the_partition_count_of_a_changelog_topic_is_refused() -> None:
     given = topology(Subtopology(subtopology_id="0", source_topics=["t"], state_changelog_topics=[internal("c", 3)]))
     assert code(StreamsDriver().come("a", given)) is ErrorCode.STREAMS_INVALID_TOPOLOGY
 
 
-def test_heartbeat_that_reports_a_missing_task_is_refused() -> None:
+def test_streams_heartbeat_that_reports_a_task_outside_the_topology_is_refused() -> None:
     driver = StreamsDriver()
     epoch = driver.come("a").member_epoch
     for tasks in (TaskIds(subtopology_id="0", partitions=[4]), TaskIds(subtopology_id="x", partitions=[0])):
@@ -421,7 +422,7 @@ def test_heartbeat_that_reports_a_missing_task_is_refused() -> None:
         assert code(response) is ErrorCode.INVALID_REQUEST
 
 
-def test_refused_heartbeat_does_not_hide_a_topic_change_from_later_heartbeats() -> None:
+def test_topic_change_is_noticed_after_an_earlier_streams_heartbeat_was_refused() -> None:
     driver = StreamsDriver()
     epoch = driver.come("a").member_epoch
     driver.see({"t": 6})
@@ -437,7 +438,7 @@ def test_full_streams_group_refuses_new_members() -> None:
     assert code(driver.come("a")) is ErrorCode.NONE
 
 
-def test_unknown_groups_and_members_are_refused() -> None:
+def test_streams_requests_for_unknown_groups_and_members_are_refused() -> None:
     driver = StreamsDriver()
     assert code(driver.stream_beat("a", 1)) is ErrorCode.GROUP_ID_NOT_FOUND
     assert code(driver.stream_beat("a", -1)) is ErrorCode.GROUP_ID_NOT_FOUND
@@ -474,7 +475,7 @@ def test_consumer_heartbeats_to_a_streams_group_are_refused() -> None:
     assert ErrorCode(driver.enter("c").error_code) is ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_a_streams_group_is_listed_by_its_type() -> None:
+def test_streams_group_is_listed_with_type_streams() -> None:
     driver = StreamsDriver()
     driver.come("a")
     [found] = admin.list_groups(driver.shard.groups.values(), frozenset(), frozenset({"streams"}))
@@ -486,7 +487,7 @@ def test_a_streams_group_is_listed_by_its_type() -> None:
     )
 
 
-def test_a_description_shows_the_topology_and_the_tasks() -> None:
+def test_description_of_a_streams_group_contains_its_topology_and_tasks() -> None:
     driver = StreamsDriver(topics=CREATED)
     driver.come("a", counting())
     group = driver.streams_description()

@@ -1,4 +1,4 @@
-"""Streams groups with many tasks: assigned in steps, and limited without harm to running members."""
+"""Tests streams groups with many tasks: the assignment is computed in steps, and limits do not harm running members."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.protocol.messages.api_88_streams_group_heartbeat import Endpoint
 MANY = 3 * STEP_TASKS
 
 
-def test_large_assignment_is_computed_in_steps_between_other_requests() -> None:
+def test_heartbeats_are_served_between_the_steps_of_a_large_assignment() -> None:
     driver = StreamsDriver(topics={"t": MANY})
     joined = driver.come("a")
     assert (statuses(joined), listed(joined.active_tasks)) == ([Status.ASSIGNMENT_DELAYED], {})
@@ -33,7 +33,7 @@ def test_large_assignment_is_computed_in_steps_between_other_requests() -> None:
     assert driver.reload().shard.remembered() == driver.shard.remembered()
 
 
-def test_members_that_join_and_leave_during_a_large_assignment_are_assigned_afterwards() -> None:
+def test_joins_and_leaves_during_a_large_assignment_take_effect_after_it() -> None:
     driver = StreamsDriver(topics={"t": MANY})
     driver.come("a")
     driver.come("b")
@@ -46,7 +46,7 @@ def test_members_that_join_and_leave_during_a_large_assignment_are_assigned_afte
     assert listed(driver.stay("b").active_tasks) == {"0": list(range(MANY))}
 
 
-def test_refused_join_does_not_leave_a_large_assignment_behind() -> None:
+def test_join_whose_records_are_refused_does_not_stop_a_large_assignment() -> None:
     driver = StreamsDriver(topics={"t": MANY})
     driver.come("a")
     driver.advance(1)
@@ -58,7 +58,7 @@ def test_refused_join_does_not_leave_a_large_assignment_behind() -> None:
     assert listed(driver.stay("a").active_tasks) == {"0": list(range(MANY))}
 
 
-def test_large_assignment_ends_when_its_topics_are_deleted() -> None:
+def test_large_assignment_gives_no_tasks_if_its_topics_are_deleted_meanwhile() -> None:
     driver = StreamsDriver(topics={"t": MANY})
     driver.come("a")
     driver.see({})
@@ -71,7 +71,7 @@ def grown(driver: StreamsDriver, **counts: int) -> None:
     driver.shard.see(image_of(counts, version=driver.shard.image.version + 1))
 
 
-def test_running_members_keep_their_tasks_when_a_source_topic_grows_past_the_limit() -> None:
+def test_running_streams_members_keep_their_tasks_when_a_source_topic_gets_too_many_partitions() -> None:
     driver = StreamsDriver()
     driver.come("a")
     grown(driver, t=MAX_TASKS + 1)
@@ -90,7 +90,7 @@ def test_running_members_keep_their_tasks_when_a_source_topic_grows_past_the_lim
     assert len(other.group.target["a"]) == 1
 
 
-def test_stateful_group_keeps_its_tasks_when_a_source_topic_grows_past_the_limit() -> None:
+def test_stateful_streams_group_keeps_its_tasks_when_a_source_topic_gets_too_many_partitions() -> None:
     driver = StreamsDriver(topics={"t": 4, "g-changelog": 4})
     driver.come("a", stateful())
     driver.see({"t": MAX_TASKS + 1, "g-changelog": 4})
@@ -98,7 +98,7 @@ def test_stateful_group_keeps_its_tasks_when_a_source_topic_grows_past_the_limit
     assert driver.group.state == "Stable"
 
 
-def test_streams_group_without_tasks_gets_a_status_if_its_topic_has_too_many_partitions() -> None:
+def test_streams_group_without_tasks_gets_an_error_status_if_its_topic_has_too_many_partitions() -> None:
     driver = StreamsDriver(topics={"u": 1})
     driver.come("a")
     driver.see({"t": MAX_TASKS + 1})

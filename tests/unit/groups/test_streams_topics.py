@@ -1,4 +1,4 @@
-"""Tasks and internal topics of a topology: partition counts, missing topics and copartitioning."""
+"""Tests the tasks and internal topics of a topology: partition counts, missing topics and copartitioning."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_subtopology_has_one_task_for_each_partition_of_its_largest_topic() ->
     assert found.subtopologies["0"].tasks == 5
 
 
-def test_internal_topic_gets_the_partition_count_of_the_topics_that_are_written_into_it() -> None:
+def test_repartition_and_changelog_topics_get_the_partition_count_of_the_source_topic() -> None:
     found = configured(counting(), t=6)
     assert found.missing == {
         "g-repartition": InternalTopic("g-repartition", 6, 0, {"cleanup.policy": "delete"}),
@@ -76,8 +76,11 @@ def test_copartitioned_source_topics_need_the_same_partition_count() -> None:
 
 
 def joining(partitions: int) -> Topology:
-    """Returns a join of a source topic with a repartition topic. `partitions` is fixed for the repartition topic; 0
-    means any."""
+    """Returns a topology that joins a source topic with a repartition topic.
+
+    `partitions` is the partition count that the topology sets for the repartition topic; 0 means that the group
+    decides.
+    """
     return topology(
         Subtopology(subtopology_id="0", source_topics=["a"], repartition_sink_topics=["r"]),
         Subtopology(
@@ -93,7 +96,7 @@ def test_repartition_topic_gets_the_partition_count_of_the_topic_that_it_is_join
     assert configured(joining(0), a=2, b=7).missing["r"].partitions == 7
 
 
-def test_a_repartition_topic_with_a_fixed_count_must_fit_the_topic_that_it_is_joined_with() -> None:
+def test_repartition_topic_with_another_partition_count_than_its_join_partner_is_refused() -> None:
     assert configured(joining(7), a=2, b=7).missing["r"].partitions == 7
     assert problem(joining(5), a=2, b=7).status is Status.INCORRECTLY_PARTITIONED_TOPICS
 
@@ -112,7 +115,7 @@ def test_copartitioned_repartition_topics_get_the_largest_partition_count() -> N
     assert (missing["r"].partitions, missing["s"].partitions) == (7, 7)
 
 
-def test_partition_counts_of_chained_repartition_topics_are_found_in_any_order() -> None:
+def test_partition_counts_of_chained_repartition_topics_do_not_depend_on_the_order_of_subtopologies() -> None:
     links = [
         Subtopology(
             subtopology_id=f"{9 - number}",
@@ -127,7 +130,7 @@ def test_partition_counts_of_chained_repartition_topics_are_found_in_any_order()
     assert {topic.partitions for topic in found.missing.values()} == {3}
 
 
-def test_contradictory_topology_is_refused() -> None:
+def test_inconsistent_topology_is_answered_streams_invalid_topology() -> None:
     loop = topology(
         Subtopology(subtopology_id="0", repartition_source_topics=[internal("r")], repartition_sink_topics=["r"])
     )

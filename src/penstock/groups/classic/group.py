@@ -170,7 +170,7 @@ class ClassicGroup:
 
     def add(self, member: Member) -> None:
         if not self.members and self.protocol_type is None:
-            raise AssertionError("the protocol type is set before the first member joins")
+            raise AssertionError("the protocol type must be set before the first member joins")
         if self.leader is None:
             self.leader = member.member_id
         self.members[member.member_id] = member
@@ -211,7 +211,7 @@ class ClassicGroup:
             timer.cancel()
 
     def replace_static(self, instance_id: str, member_id: str) -> Member:
-        """Gives a restarted static member its new member id, and returns the member. It keeps its membership."""
+        """Gives a restarted static member its new member id, and returns the member. The member stays in the group."""
         old_id = self.static_members[instance_id]
         seats = {(member_id if key == old_id else key): member for key, member in self.members.items()}
         member = seats[member_id]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def rebalance_or_complete(turn: Turn, group: ClassicGroup) -> None:
     """Begins a join phase after a change of membership.
 
-    If a join phase is already running, ends this phase if all members have joined; begins no second phase.
+    If a join phase is already running, no second phase begins. The running phase ends if all members have joined.
     """
     if group.can_rebalance:
         prepare_rebalance(turn, group)

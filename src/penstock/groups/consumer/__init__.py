@@ -1,4 +1,4 @@
-"""Implements consumer groups (KIP-848): the coordinator assigns partitions; members report and learn them in
+"""Implements consumer groups (KIP-848): the coordinator assigns partitions to members, in the responses to their
 heartbeats.
 
 There are three epochs. The group epoch increases with every change of membership, subscription or topics. The

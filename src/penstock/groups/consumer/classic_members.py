@@ -1,8 +1,8 @@
 """Serves members of a consumer group that use the classic protocol: JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
 
-These members see the member epoch as the generation, and the coordinator assigns in place of a leader. With JoinGroup
-the member reports the partitions that it owns, and the reconciliation advances by one step. SyncGroup returns the
-partitions after this step. The response to Heartbeat makes the member join again when another step is due.
+For these members the generation is the member epoch, and the coordinator assigns partitions instead of a leader. In
+JoinGroup a member reports the partitions that it owns, and the coordinator revokes or adds partitions. SyncGroup
+returns the new assignment. If more partitions must be moved, the response to Heartbeat makes the member join again.
 """
 
 from __future__ import annotations

@@ -24,7 +24,8 @@ def version_of(data: bytes) -> int:
     """
     if len(data) < 2:
         raise KafkaError(
-            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The member's metadata is not of the consumer protocol."
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            "The member's metadata is not in the format of the consumer protocol.",
         )
     return max(min(int.from_bytes(data[:2], "big", signed=True), ConsumerProtocolSubscription.MAX_VERSION), 0)
 
@@ -35,7 +36,8 @@ def read_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
         subscription, _ = decode_prefix(ConsumerProtocolSubscription, version, metadata, 2)
     except DecodeError:
         raise KafkaError(
-            ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "The member's metadata is not of the consumer protocol."
+            ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+            "The member's metadata is not in the format of the consumer protocol.",
         ) from None
     return subscription
 

@@ -126,7 +126,7 @@ def heartbeat(
 def _nothing_new(group: ConsumerGroup, member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> bool:
     """Returns True if the member already owns its target assignment and its heartbeat reports no change.
 
-    Most heartbeats are of this kind. So this function only compares fields: it computes no assignment and builds no
+    Most heartbeats report no change. So this function only compares fields: it computes no assignment and builds no
     object.
     """
     return (

@@ -156,7 +156,7 @@ def erase_group(turn: Turn, group: ConsumerGroup) -> None:
 
 
 def apply(group: ConsumerGroup, record: JournalRecord) -> None:
-    """Applies a record of a group. The shard itself applies the record that deletes the group."""
+    """Applies a record to a group. The record that deletes a group is applied by `GroupShard`."""
     key, value = record
     match key:
         case ConsumerGroupMetadataKey():

@@ -24,7 +24,7 @@ def find_member(
 ) -> tuple[ConsumerMember, str | None]:
     """Returns the member that sent a heartbeat, in its state before this heartbeat.
 
-    Also returns the id of the static member that the sender replaces; None if the sender replaces none.
+    Also returns the id of the static member that the sender replaces; None if the sender replaces no member.
     """
     if request.instance_id is not None:
         return _find_static(turn, group, request.instance_id, member_id, request.member_epoch, owned)
@@ -76,7 +76,7 @@ def check_instance(known: ConsumerMember | None, instance_id: str, member_id: st
 def replace_member(turn: Turn, group: ConsumerGroup, old: ConsumerMember, member_id: str) -> ConsumerMember:
     """Gives the static member `old` a new member id, and returns the member with this id.
 
-    The member keeps its place in the group and its target assignment.
+    The member stays in the group and keeps its target assignment.
     """
     journal.erase_member(turn, group.group_id, old.member_id)
     journal.record_target(turn, group.group_id, member_id, group.target.get(old.member_id, {}))

@@ -40,11 +40,11 @@ def refresh_regexes(
     """Returns the group's patterns with the topics that they match now. Writes records for changed and unused patterns.
 
     As in Kafka, the heartbeat of a member resolves the patterns, and they match only topics that this member may
-    describe (`sees`). If there is no heartbeat (`sees` is None: a timer, a leaving or classic member), patterns keep
-    the topics found before.
+    describe (`sees`). Without a heartbeat `sees` is None (a timer fires, or a classic member joins or leaves): then
+    patterns keep the topics found before.
 
-    A new pattern may take MAX_STEPS steps; if it needs more, the member's request is refused. All known patterns
-    together may take MAX_STEPS steps; a pattern that does not finish keeps the topics found before.
+    Matching of a new pattern may take MAX_STEPS steps; if it needs more, the member's request is refused. Matching of
+    all known patterns together may take MAX_STEPS steps; a pattern that does not finish keeps the topics found before.
     """
     used = {member.regex for member in members.values() if member.regex}
     if len(used) > MAX_PATTERNS and used - group.regexes.keys():
@@ -89,7 +89,7 @@ def subscribed(member: ConsumerMember, regexes: Mapping[str, ResolvedRegex]) -> 
 
 
 def metadata_hash(image: MetadataImage, topics: Iterable[str]) -> int:
-    """Returns a hash of the topics' ids, partition counts and racks; 0 if none of them exists."""
+    """Returns a hash of the topics' ids, partition counts and racks; 0 if no topic exists."""
     digest = hashlib.blake2b(digest_size=8)
     found = False
     for name in sorted(topics):

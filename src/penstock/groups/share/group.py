@@ -1,4 +1,4 @@
-"""Defines a share group and its members. The records of the journal build this state."""
+"""Defines a share group and its members. Applying the records of the log builds this state."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def erase_group(turn: Turn, group: ShareGroup) -> None:
 
 
 def apply(group: ShareGroup, record: JournalRecord) -> None:
-    """Applies a record of a group. The shard itself applies the record that deletes the group."""
+    """Applies a record to a group. The record that deletes a group is applied by `GroupShard`."""
     key, value = record
     match key:
         case ShareGroupMetadataKey():

@@ -21,7 +21,8 @@ Slots = Iterable[tuple[bytes, int]]
 
 
 class InitializeStates(NamedTuple):
-    """An effect of a decision: the runtime asks the share coordinator to create the states of these partitions."""
+    """Describes an effect of a decision: the coordinator runtime asks the share coordinator to create the states of
+    these partitions."""
 
     group_id: str
     state_epoch: int

@@ -110,7 +110,7 @@ class _Loads:
 def assign(
     members: Mapping[str, MemberSpec], subtopologies: Mapping[str, SubtopologySpec], standbys: int
 ) -> dict[str, Tasks]:
-    """Returns the tasks of each member, computed at once."""
+    """Returns the tasks of each member. Computes the whole assignment without a pause for other requests."""
     return finish(assign_in_steps(members, subtopologies, standbys))
 
 
@@ -126,7 +126,10 @@ def finish(steps: Steps) -> dict[str, Tasks]:
 def assign_in_steps(
     members: Mapping[str, MemberSpec], subtopologies: Mapping[str, SubtopologySpec], standbys: int
 ) -> Steps:
-    """Returns the tasks of each member. Leaves out a standby if every process already has its task."""
+    """Computes the tasks of each member in steps: yields after each step, and returns the tasks after the last step.
+
+    Leaves out a standby if every process already has its task.
+    """
     if not members:
         return {}
     tasks = [(name, index) for name, spec in subtopologies.items() for index in range(spec.tasks)]

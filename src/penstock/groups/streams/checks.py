@@ -16,11 +16,12 @@ MAX_MEMBER_CHARACTERS = 65_536
 
 
 def check_size(request: StreamsGroupHeartbeatRequest) -> None:
-    """Raises STREAMS_INVALID_TOPOLOGY for a topology with too many topics, INVALID_REQUEST for too much member data."""
+    """Raises STREAMS_INVALID_TOPOLOGY if the topology has too many entries, INVALID_REQUEST if the member's data is too
+    long."""
     if request.topology is not None and _topics(request.topology) > MAX_TOPICS:
         raise KafkaError(
             ErrorCode.STREAMS_INVALID_TOPOLOGY,
-            f"The topology names more than {MAX_TOPICS} topics, with their configs and copartition groups: divide the "
+            f"The topology has more than {MAX_TOPICS} topics, topic configs and copartition groups: divide the "
             "application.",
         )
     endpoint = request.user_endpoint.host if request.user_endpoint is not None else None
@@ -30,13 +31,13 @@ def check_size(request: StreamsGroupHeartbeatRequest) -> None:
     if size > MAX_MEMBER_CHARACTERS:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"The member's ids, endpoint and client tags have {size} characters, and at most {MAX_MEMBER_CHARACTERS} "
-            "are stored: use fewer or shorter client tags.",
+            f"The member's ids, endpoint and client tags have {size} characters, more than the limit of "
+            f"{MAX_MEMBER_CHARACTERS}: use fewer or shorter client tags.",
         )
 
 
 def _topics(topology: Topology) -> int:
-    """Counts the topics that the subtopologies name, with their configs and copartition groups."""
+    """Returns the number of entries in a topology: subtopologies, topics, topic configs and copartition groups."""
     total = len(topology.subtopologies)
     for each in topology.subtopologies:
         internal = (*each.repartition_source_topics, *each.state_changelog_topics)
@@ -58,8 +59,8 @@ def check_request(request: StreamsGroupHeartbeatRequest) -> None:
             if topic.partitions:
                 raise KafkaError(
                     ErrorCode.STREAMS_INVALID_TOPOLOGY,
-                    f"The topology gives changelog topic {topic.name} {topic.partitions} partitions: send 0, "
-                    "because the number of its tasks decides.",
+                    f"Changelog topic {topic.name} has {topic.partitions} partitions in the topology: send 0, because "
+                    "the topic gets one partition for each task.",
                 )
 
 

@@ -1,4 +1,4 @@
-"""Defines a streams group, its members and their tasks. The records of the journal build this state."""
+"""Defines a streams group, its members and their tasks. Applying the records of the log builds this state."""
 
 from __future__ import annotations
 
@@ -178,8 +178,8 @@ class StreamsGroup:
     def is_held(self, process_id: str, key: TaskKey, partition: int) -> bool:
         """Returns True if no member of the process can get the task yet.
 
-        This is the case if the process already has the task in any role. It is also the case if an active task is to be
-        assigned that some member of the group still has as an active task.
+        This is the case if the process already has the task in any role. An active task must wait, too, while any
+        member of the group has the task as an active task.
         """
         for role in Role:
             holders = self.holders.get((TaskKey(role, key.subtopology), partition), ())
@@ -206,5 +206,5 @@ class StreamsGroup:
         return bool(self.members) and self.topology is not None and topic in self.topology.readers
 
     def needs(self, topic: str) -> bool:
-        """Returns True if the topology reads the topic or keeps state in it."""
+        """Returns True if the topic is a source, repartition or changelog topic of the topology."""
         return self.topology is not None and topic in self.topology.required

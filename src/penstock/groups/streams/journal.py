@@ -175,7 +175,7 @@ def erase_group(turn: Turn, group: StreamsGroup) -> None:
 
 
 def apply(group: StreamsGroup, record: JournalRecord) -> None:
-    """Applies a record of a group. The shard itself applies the record that deletes the group."""
+    """Applies a record to a group. The record that deletes a group is applied by `GroupShard`."""
     key, value = record
     match key:
         case StreamsGroupMetadataKey():

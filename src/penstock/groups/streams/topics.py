@@ -45,7 +45,7 @@ class Problem(NamedTuple):
 
 
 class InternalTopic(NamedTuple):
-    """Describes a repartition or changelog topic with its current settings, or with the settings to create it with."""
+    """Describes a repartition or changelog topic with its current settings, or with the settings for its creation."""
 
     name: str
     partitions: int
@@ -113,8 +113,8 @@ class _TooLarge(Exception):
 def configure(topology: Topology, existing: Count, former: Mapping[str, int] | None = None) -> ConfiguredTopology:
     """Returns the topology with its tasks. Raises STREAMS_INVALID_TOPOLOGY if the topology itself is wrong.
 
-    `former` has the number of tasks that each subtopology of a running group has; it is None for a new group. If topics
-    have grown so much that there are too many tasks, a running group keeps these tasks, and a notice says why.
+    `former` maps each subtopology of a running group to its number of tasks; it is None for a new group. If new
+    partitions would require too many tasks, a running group keeps its number of tasks, and a notice says why.
     """
     try:
         return _configure(topology, existing)
@@ -131,7 +131,8 @@ def configure(topology: Topology, existing: Count, former: Mapping[str, int] | N
 
 
 def _as_before(topology: Topology, existing: Count, former: Mapping[str, int]) -> Count:
-    """Returns a function that counts only the partitions of a source topic that the group's tasks already read."""
+    """Returns a function that counts the partitions of a topic, but leaves out new partitions that no task reads
+    yet."""
 
     def count(topic: str) -> int | None:
         found, read = existing(topic), former.get(topology.readers.get(topic, ""))

@@ -60,7 +60,7 @@ def decode(cls: type[M], version: int, buf: Buffer, pos: int = 0) -> M:
     read = cls.CODECS[0].get(version) or reader(cls, version)
     message, end = read(buf, pos)
     if end != len(buf):
-        raise DecodeError(f"{cls.__name__} v{version} ends {len(buf) - end} bytes before its frame does")
+        raise DecodeError(f"{cls.__name__} v{version} ends {len(buf) - end} bytes before the end of its frame")
     return message  # type: ignore[no-any-return]
 
 

@@ -41,7 +41,7 @@ _NAMESPACE: dict[str, Any] = {
 
 
 def has_records(cls: "type[Struct]", version: int) -> bool:
-    """True if the message has a record set in this version."""
+    """Returns True if the message has a record set in this version."""
     for field in cls.FIELDS:
         if not field.exists_in(version):
             continue

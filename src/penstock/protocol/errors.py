@@ -145,7 +145,7 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """True if a client may repeat the same request and can expect another result."""
+        """Returns True if a retry of the same request may succeed after this error."""
         return self in _RETRIABLE
 
 

@@ -55,7 +55,8 @@ def _read_unsigned(buf: Buffer, p: int, max_bytes: int, limit: int) -> tuple[int
 
 
 def read_uvarint(buf: Buffer, p: int) -> tuple[int, int]:
-    """Reads an unsigned 32-bit number. Returns it and the next position. Raises IndexError if `buf` is too short."""
+    """Reads an unsigned 32-bit number. Returns the number and the position after it. Raises IndexError if `buf` is too
+    short."""
     return _read_unsigned(buf, p, _UVARINT_BYTES, _UINT32_MAX)
 
 

@@ -86,10 +86,10 @@ class Field:
         return self.tag is not None and (self.tagged is None or version in version_range(self.tagged))
 
     def compact_in(self, version: int, flexible: bool) -> bool:
-        """True if the field's lengths are encoded as varints in this version.
+        """Returns True if the field's lengths are encoded as varints in this version.
 
-        If the field declares its own range of flexible versions, this range decides; otherwise `flexible` decides,
-        which is True for a flexible version of the message.
+        `flexible` is True for a flexible version of the message. It is ignored if the field declares its own range of
+        flexible versions.
         """
         if self.flexible is None:
             return flexible

@@ -90,7 +90,7 @@ SHARE_OPERATOR = "penstock.operator"
 
 
 class Acknowledge(IntEnum):
-    """Lists the acknowledge types: what a share group member answers for an acquired record, numbered as in
+    """Lists the types of acknowledgement that a share group member can send for a record, numbered as in
     ShareAcknowledge."""
 
     GAP = 0  # the offset holds no record

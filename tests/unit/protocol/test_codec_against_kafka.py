@@ -1,4 +1,4 @@
-"""Kafka's own generated classes read and write the same bytes, persisted record types included."""
+"""Tests that Kafka's own generated classes read and write the same bytes, also of persisted record types."""
 
 import random
 import subprocess
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.java, pytest.mark.slow]
 
 
 class Generator:
-    """Messages with plenty of nulls, defaults, edge values and unknown tags."""
+    """Generates messages with many nulls, defaults, edge values and unknown tags."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)

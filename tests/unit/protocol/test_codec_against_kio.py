@@ -1,4 +1,4 @@
-"""An independent codec (kio) reads Penstock's bytes and writes the same bytes."""
+"""Tests that an independent codec (kio) reads Penstock's bytes and writes the same bytes."""
 
 import dataclasses
 import io
@@ -46,7 +46,7 @@ def kio_class(cls: type[Message], version: int) -> Any:
 
 
 def pairs_of_fields(cls: type[Struct], version: int, theirs: Any) -> list[tuple[Field, Any]]:
-    """Returns pairs of fields by position, because kio gives some fields other names."""
+    """Returns pairs of corresponding fields of kio and Penstock, by position, because some field names differ."""
     ours = [field for field in cls.FIELDS if field.exists_in(version) and (field.tag or 0) < FIRST_OWN_TAG]
     return list(zip(ours, dataclasses.fields(theirs), strict=True))
 
@@ -59,7 +59,7 @@ def nested_class(their_field: Any) -> Any:
         if dataclasses.is_dataclass(candidate):
             return candidate
         pending.extend(getattr(candidate, "__args__", ()))
-    raise AssertionError(f"no struct in {their_field}")
+    raise AssertionError(f"kio's annotation has no struct: {their_field}")
 
 
 @cache
@@ -79,7 +79,7 @@ def values_for_both(cls: type[Struct], version: int, flexible: bool, theirs: Any
 
 
 def plain(value: Any) -> Any:
-    """Converts a value of kio to Penstock's form."""
+    """Converts a value of kio to the form that Penstock uses."""
     match value:
         case timedelta():
             return value // timedelta(milliseconds=1)

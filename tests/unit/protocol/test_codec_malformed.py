@@ -1,4 +1,4 @@
-"""Invalid bytes raise DecodeError and no other exception, and allocate no more than their frame justifies."""
+"""Tests that invalid bytes raise only DecodeError, and allocate memory only in proportion to their frame."""
 
 import random
 import tracemalloc
@@ -58,7 +58,7 @@ def only_decode_errors(cls: type[Message], version: int, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("cls", list(message_classes()), ids=version_id)
-def test_a_mutated_frame_gives_a_message_or_a_decode_error(cls: type[Message]) -> None:
+def test_decoding_a_mutated_frame_returns_a_message_or_raises_decode_error(cls: type[Message]) -> None:
     @settings(
         max_examples=3,
         deadline=None,
@@ -78,14 +78,14 @@ def test_a_mutated_frame_gives_a_message_or_a_decode_error(cls: type[Message]) -
 
 
 @pytest.mark.parametrize("cls", list(message_classes()), ids=version_id)
-def test_a_frame_cut_anywhere_is_refused(cls: type[Message]) -> None:
+def test_truncated_frame_is_refused(cls: type[Message]) -> None:
     wire = encode(cls(), cls.MAX_VERSION)
     for size in range(len(wire)):
         with pytest.raises(DecodeError):
             decode(cls, cls.MAX_VERSION, wire[:size])
 
 
-def test_random_bytes_give_a_message_or_a_decode_error() -> None:
+def test_decoding_random_bytes_returns_a_message_or_raises_decode_error() -> None:
     rng = random.Random(7)
     for cls in message_classes():
         for _ in range(5):
@@ -102,17 +102,17 @@ def test_a_length_below_minus_one_is_refused_even_where_null_is_allowed() -> Non
     refuse(MetadataRequest, 1, b"\xff\xff\xff\xfe", "length -2")
 
 
-def test_a_string_past_the_end_of_the_frame_is_refused() -> None:
+def test_string_length_past_the_end_of_the_frame_is_refused() -> None:
     refuse(HeartbeatRequest, 0, b"\x00\x05ab", "early|past the end")
     refuse(ApiVersionsRequest, 3, b"\x02a\x09a\x00", "early|past the end")
 
 
-def test_string_past_the_end_of_the_frame_in_the_last_field_is_refused() -> None:
+def test_string_length_past_the_end_of_the_frame_is_refused_in_the_last_field() -> None:
     header = b"\x00\x12\x00\x00\x00\x00\x00\x01"
     refuse(RequestHeader, 1, header + b"\x00\x09abc", "past the end")
 
 
-def test_record_data_past_the_end_of_the_frame_is_refused() -> None:
+def test_record_set_length_past_the_end_of_the_frame_is_refused() -> None:
     produce = b"\xff\xff\x00\x01\x00\x00\x00\x64\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x01\x00\x00\x00\x00"
     refuse(ProduceRequest, 3, produce + b"\x00\x00\x00\x10abc", "past the end")
     refuse(ProduceRequest, 3, produce + b"\xff\xff\xff\xfe", "length -2")
@@ -149,9 +149,9 @@ def test_tagged_field_whose_content_is_shorter_than_its_declared_size_is_refused
     refuse(FetchRequest, 12, bytes(wire) + b"\0", "is shorter than its size")
 
 
-def test_bytes_after_the_message_are_refused_by_decode_and_left_by_decode_prefix() -> None:
+def test_decode_refuses_bytes_after_the_message_and_decode_prefix_ignores_them() -> None:
     wire = encode(HeartbeatRequest(group_id="g"), 4) + b"rest"
-    refuse(HeartbeatRequest, 4, wire, "ends 4 bytes before its frame")
+    refuse(HeartbeatRequest, 4, wire, "ends 4 bytes before the end of its frame")
     assert decode_prefix(HeartbeatRequest, 4, wire, 0)[1] == len(wire) - 4
 
 

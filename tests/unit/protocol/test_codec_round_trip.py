@@ -1,4 +1,4 @@
-"""Every message in every version is the same after encoding and decoding."""
+"""Tests that every message in every version is the same after encoding and decoding."""
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings

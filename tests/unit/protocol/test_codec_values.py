@@ -1,4 +1,4 @@
-"""How a field's declaration decides which bytes are written and read."""
+"""Tests how the declaration of a field determines the bytes that are written and read."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_two_messages_do_not_share_their_empty_default_arrays() -> None:
     assert FetchRequest().topics == []
 
 
-def test_an_unknown_keyword_is_refused() -> None:
+def test_message_constructor_refuses_an_unknown_keyword() -> None:
     with pytest.raises(TypeError):
         HeartbeatRequest(group="g")  # type: ignore[call-arg]
 
@@ -43,7 +43,7 @@ def test_messages_compare_by_value_and_print_their_fields() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 9, 12])
-def test_record_data_is_a_view_of_the_frame(version: int) -> None:
+def test_decoded_record_set_is_a_view_of_the_frame(version: int) -> None:
     frame = bytearray(encode(produce(b"batch"), version))
     records = decode(ProduceRequest, version, frame).topic_data[0].partition_data[0].records
     assert isinstance(records, memoryview)
@@ -52,7 +52,7 @@ def test_record_data_is_a_view_of_the_frame(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [4, 12])
-def test_record_data_is_encoded_without_a_copy(version: int) -> None:
+def test_record_set_is_encoded_without_a_copy(version: int) -> None:
     first, second = memoryview(b"first batch"), b"second batch"
     topic = FetchableTopicResponse(
         topic="t",
@@ -78,7 +78,7 @@ def test_unknown_tagged_fields_survive_a_round_trip_beside_known_tagged_fields()
     assert decode(FetchRequest, 12, encode(request, 12)) == request
 
 
-def test_tagged_fields_at_their_default_take_no_bytes() -> None:
+def test_tagged_field_with_its_default_value_is_not_encoded() -> None:
     assert len(encode(FetchRequest(cluster_id="c"), 12)) == len(encode(FetchRequest(), 12)) + 4
 
 
@@ -106,7 +106,7 @@ def test_null_is_refused_where_the_version_does_not_allow_it() -> None:
     assert encode(MetadataRequest(topics=None), 1) == b"\xff\xff\xff\xff"
 
 
-def test_values_that_do_not_fit_are_refused() -> None:
+def test_encoding_a_value_that_does_not_fit_its_field_raises_encode_error() -> None:
     with pytest.raises(EncodeError):
         encode(HeartbeatRequest(generation_id=2**31), 0)
     with pytest.raises(EncodeError, match="at most 32767"):
@@ -131,14 +131,14 @@ def test_client_id_of_a_flexible_request_header_has_a_two_byte_length() -> None:
     assert encode(header, 2) == b"\x00\x12\x00\x03\x00\x00\x00\x01\x00\x02me\x00"
 
 
-def test_a_codec_is_compiled_once() -> None:
+def test_codec_of_a_message_version_is_compiled_once() -> None:
     assert reader(HeartbeatRequest, 4) is reader(HeartbeatRequest, 4)
     assert writer(HeartbeatRequest, 4) is writer(HeartbeatRequest, 4)
     assert reader(HeartbeatRequest, 4) is not reader(HeartbeatRequest, 3)
 
 
 def test_too_long_error_message_is_shortened_in_the_middle() -> None:
-    """A message may repeat a name of 32,767 bytes, and the answer must still fit."""
+    """Checks that a response with a long error message still fits: the message may repeat a name of 32,767 bytes."""
     name = "Ä" * 16_000
     message = f"There is no topic {name}: create it first."
     answer = decode(

@@ -1,4 +1,4 @@
-"""Numbers, ids, error codes, the table of APIs and the framing of persisted records."""
+"""Tests numbers, ids, error codes, the table of APIs, and the encoding of persisted records."""
 
 import subprocess
 import sys
@@ -69,12 +69,12 @@ def test_uuids_are_written_in_kafkas_text_form() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "short", "A" * 23, "A" * 40, "!" * 22])
-def test_text_that_is_no_id_is_refused(text: str) -> None:
+def test_parsing_an_invalid_id_raises_value_error(text: str) -> None:
     with pytest.raises(ValueError):
         uuid_from_str(text)
 
 
-def test_error_codes_are_retriable_as_in_kafka() -> None:
+def test_same_error_codes_are_retriable_as_in_kafka() -> None:
     assert ErrorCode.NOT_LEADER_OR_FOLLOWER.retriable
     assert not ErrorCode.INVALID_TOPIC_EXCEPTION.retriable
     assert (ErrorCode(-1), ErrorCode(0)) == (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE)
@@ -88,7 +88,7 @@ def test_a_kafka_error_has_a_code_and_a_message_with_the_remedy() -> None:
 
 
 @pytest.mark.parametrize("key", APIS)
-def test_table_of_apis_has_the_versions_of_the_message_classes(key: int) -> None:
+def test_table_of_apis_has_the_same_versions_as_the_message_classes(key: int) -> None:
     api = APIS[key]
     for cls in (request_class(key), response_class(key)):
         declared = (cls.API_KEY, cls.MIN_VERSION, cls.MAX_VERSION, cls.FLEXIBLE_SINCE)
@@ -102,7 +102,7 @@ def test_header_versions_follow_the_api_version_except_for_the_api_versions_resp
     assert (request_header_version(18, 3), response_header_version(18, 3)) == (2, 0)
 
 
-def test_the_table_of_apis_imports_no_message_module() -> None:
+def test_import_of_the_table_of_apis_imports_no_message_module() -> None:
     code = "import sys, penstock.protocol.apis; print(sum('.messages.' in name for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "0\n"
 

@@ -1,2 +1,2 @@
-"""Declares the messages: a module for each API with its request and response, headers, and data inside group
-requests."""
+"""Declares the messages. Each API has a module with its request and response. Other modules declare headers, and data
+inside group requests."""

@@ -1,4 +1,4 @@
-"""Declares the subscriptions that consumers of a classic group send to the leader, and the assignments that it
+"""Declares the subscriptions that consumers of a classic group send to the leader, and the assignments that the leader
 returns."""
 
 from penstock.protocol.schema import Message, Struct, array, binary, int32, string

@@ -18,7 +18,8 @@ class Wish(NamedTuple):
 
 
 class Acquiring:
-    """Holds the progress of one ShareFetch: the acquired records, and how many more it may acquire."""
+    """Holds the progress of one ShareFetch: the records acquired so far, and the number of records it may still
+    acquire."""
 
     __slots__ = ("limits", "now_ms", "ranges", "stopped", "taken", "throttling", "wish")
 
@@ -40,7 +41,7 @@ class Acquiring:
         return self.stopped or self.left <= 0
 
     def portion(self, run: Run, batch_size: int) -> int:
-        """Returns how many records of an available run this ShareFetch may acquire."""
+        """Returns how many records of the available range `run` this ShareFetch may acquire."""
         limits = self.limits
         size = run.size if self.wish.mode is AcquireMode.BATCH_OPTIMIZED else min(run.size, self.left)
         if run.deliveries < limits.throttled_from:

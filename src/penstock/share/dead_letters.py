@@ -1,10 +1,10 @@
 """Builds dead letters (KIP-1191): the records of a share group that were given up, for its dead-letter topic.
 
-A group names its topic in `errors.deadletterqueue.topic.name`. Two other settings protect topics, so that a group
-config can't make the broker write to any topic: the name must have the broker's prefix
-(`errors.deadletterqueue.topic.name.prefix`), and the topic must allow it (`errors.deadletterqueue.group.enable`). The
-headers have Kafka's names; Penstock adds a header with the timestamp of the record. The key, the value and the headers
-of a record are copied if the group's config says so.
+A group names its topic in `errors.deadletterqueue.topic.name`. Two other settings restrict the topics to which a group
+config can make the broker write: the topic's name must begin with the broker's prefix
+(`errors.deadletterqueue.topic.name.prefix`), and the topic must allow dead letters
+(`errors.deadletterqueue.group.enable`). The headers have Kafka's names; Penstock adds a header with the timestamp of
+the record. The key, the value and the headers of a record are copied if the group's config requires it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DeadLetter(NamedTuple):
 
 
 def check_topic(image: MetadataImage, settings: Settings, name: str) -> None:
-    """Raises KafkaError if the topic may not be used as a dead-letter topic.
+    """Raises KafkaError if a share group may not use the topic as its dead-letter topic.
 
     Also raises KafkaError if the topic does not exist and may not be created.
     """

@@ -19,7 +19,8 @@ _MILLISECONDS = (86_400_000, 3_600_000, 60_000, 1000)
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Tells where a group without a start offset begins: `earliest`, `latest`, or a duration before now."""
+    """Holds the position at which a group without a start offset begins: `earliest`, `latest`, or a duration before
+    now."""
 
     kind: str
     back_ms: int = 0

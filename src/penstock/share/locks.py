@@ -1,8 +1,9 @@
 """Keeps acquisition locks: which member holds which acquired records, and until when.
 
 Records that a member acquires within a short time share one lock, so that the number of locks does not grow with the
-number of records. A heap finds the expired locks without a scan. When the session of a member closes, its locks are
-abandoned: their records are released in portions, and the member may acquire records with new locks meanwhile.
+number of records. A heap finds the expired locks without a scan. When the session of a member closes, the member loses
+its locks: their records are released, a limited number at a time, and the member may acquire records with new locks
+meanwhile.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ class Lock:
 
 
 def held(window: Window, locks: Collection[Lock], state: int, most: int) -> list[Run]:
-    """Returns up to `most` runs that the locks hold, in the order of their offsets.
+    """Returns up to `most` ranges of records that the locks hold, in the order of their offsets.
 
-    Shrinks the ranges of the locks to the remaining records, so that the next call continues there: the caller must
-    take all returned runs away from the locks. The call may return no run although runs remain, if it has passed many
-    runs of other locks.
+    Shrinks the locks to the records that were not returned, so that the next call continues there. The caller must take
+    all returned records away from the locks. May return an empty list although records remain, if it has passed many
+    ranges of other locks.
     """
     if not locks:
         return []
@@ -93,7 +94,7 @@ class Locks:
         return lock
 
     def put_back(self, lock: Lock) -> None:
-        """Keeps a lock: a new lock, or a lock that `due` has returned and that still holds records."""
+        """Adds a lock: a new lock, or an expired lock that still holds records."""
         self.by_number[lock.number] = lock
         if lock.member is not None:
             self._of_member.setdefault(lock.member, {})[lock.number] = None

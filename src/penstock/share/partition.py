@@ -92,7 +92,10 @@ class SharePartition:
         return min((each for each in deadlines if each is not None), default=None)
 
     def inspect(self) -> Iterator[tuple[Run, Lock | None]]:
-        """Yields all runs of the window (ranges of records in the same state), and the lock of each acquired run."""
+        """Yields all ranges of records in the same state, each with its lock; None if the records are not locked.
+
+        The lock of delayed records is their back-off.
+        """
         for run in self.window.runs(self.window.start, self.window.end):
             locks = self.delays if run.state == DELAYED else self.locks
             yield run, locks.by_number.get(run.owner) if run.state in (ACQUIRED, DELAYED) else None
@@ -102,10 +105,10 @@ class SharePartition:
     def acquire(
         self, wish: Wish, fetch_offset: int, batches: Iterable[FetchedBatch], limits: ShareLimits, now_ms: int
     ) -> list[Acquired]:
-        """Acquires records from the batches, which the caller has read from the log at `fetch_offset`, and returns
-        them.
+        """Acquires records for a member and returns their ranges.
 
-        Archives markers, aborted batches and offsets that are in no batch, because they have no record to deliver.
+        The caller has read `batches` from the log at `fetch_offset`. Markers, aborted batches and offsets that are in
+        no batch are archived, because they have no record to deliver.
         """
         acquiring = Acquiring(wish, limits, now_ms)
         position = max(fetch_offset, self.window.start)
@@ -178,7 +181,7 @@ class SharePartition:
     def acknowledge(
         self, member: str, ranges: Sequence[AcknowledgedRange], limits: ShareLimits, now_ms: int
     ) -> Transition | None:
-        """Applies a member's acknowledgements. Returns the transition to write; None if there is nothing to write.
+        """Applies a member's acknowledgements. Returns the state change to write; None if there is nothing to write.
 
         Raises KafkaError and changes nothing if the member has not acquired all of the records.
         """
@@ -196,7 +199,7 @@ class SharePartition:
         return self._begun(transition)
 
     def _pieces(self, member: str, answer: AcknowledgedRange) -> Iterator[tuple[Run, int]]:
-        """Splits an acknowledged range into runs. Yields (run of acquired records, acknowledgement type).
+        """Splits an acknowledged range. Yields (range of records with equal state, acknowledgement type).
 
         Raises KafkaError if the member has not acquired all records of the range.
         """
@@ -221,7 +224,7 @@ class SharePartition:
                 position = stop
 
     def check(self, member: str, ranges: Iterable[AcknowledgedRange]) -> None:
-        """Raises KafkaError if the member may not acknowledge one of these records. Changes nothing."""
+        """Raises KafkaError if the member may not acknowledge one of these records. Does not change the state."""
         after = self.window.start
         for each in ranges:
             for run, _ in self._pieces(member, each._replace(types=each.types[:1])):
@@ -238,13 +241,13 @@ class SharePartition:
             )
 
     def abandon(self, member: str) -> None:
-        """Takes all acquired records away from a member whose session is closed. `release` then releases them."""
+        """Ends a member's locks, because its session is closed. Later calls of `release` release their records."""
         self.locks.abandon(member)
 
     def release(self, limits: ShareLimits, most: int = PORTION) -> Transition | None:
-        """Releases records of members whose sessions are closed, at most `most` runs of them.
+        """Releases records of members whose sessions are closed: at most `most` ranges of records in the same state.
 
-        As in Kafka, the last delivery of these records is not counted. Returns the transition to write; None if there
+        As in Kafka, the last delivery of these records is not counted. Returns the state change to write; None if there
         is nothing to write. `has_due` returns True while there are more records to release.
         """
         transition = self._transition(limits, at_once=True)
@@ -263,13 +266,15 @@ class SharePartition:
     def operate(self, first: int, stop: int, kind: int, limits: ShareLimits) -> Transition | None:
         """Releases or archives the records in [first, stop) for an operator, no matter which member holds them.
 
-        A released record is available at once, and its last delivery does not count. Returns the transition to write;
-        None if nothing has to be written, because the records were only in a back-off. Raises KafkaError if no record
-        can be changed, or if an acknowledgement of one of the records is being written.
+        A released record is available at once, and its last delivery does not count. Returns the state change to write;
+        None if nothing has to be written, because the records only waited for the end of a back-off. Raises KafkaError
+        if no record can be changed, or if an acknowledgement of one of the records is being written.
         """
         runs = list(self.window.runs(first, stop))
         if any(run.state == PENDING for run in runs):
-            raise KafkaError(ErrorCode.INVALID_RECORD_STATE, "A record's acknowledgement is being written: retry.")
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD_STATE, "An acknowledgement of one of these records is being written: retry."
+            )
         states = (ACQUIRED, DELAYED) if kind == Acknowledge.RELEASE else (ACQUIRED, DELAYED, AVAILABLE)
         runs = [run for run in runs if run.state in states]
         if not runs:
@@ -299,7 +304,7 @@ class SharePartition:
     def _begun(self, transition: Transition) -> Transition | None:
         """Marks the records of a transition as pending, so that their locks no longer hold them.
 
-        Returns the transition; None if it has no records.
+        Returns the transition; None if the transition has no records.
         """
         number = transition.number
         self.window.fill_all([Run(each.first, each.stop, PENDING, each.deliveries, number) for each in transition.undo])
@@ -323,7 +328,7 @@ class SharePartition:
     def _retried(self, first: int, stop: int, count: int, limits: ShareLimits, now_ms: int) -> tuple[int, int, int]:
         """Returns the new state, delivery count and owner of released records.
 
-        They are available at once, or after a back-off.
+        Released records are available at once, or after a back-off.
         """
         backoff_ms = limits.backoff_ms(count)
         if not backoff_ms:
@@ -333,8 +338,8 @@ class SharePartition:
     def rollback(self, transition: Transition, now_ms: int) -> None:
         """Undoes a transition that could not be written. Records whose lock has expired meanwhile become available.
 
-        Records of a closed session stay acquired until their lock expires: an immediate retry could fail again and
-        again.
+        Records of a closed session stay acquired until their lock expires, because an immediate retry would probably
+        fail, too.
         """
         for each in transition.undo:
             lock = self.locks.by_number.get(each.lock)
@@ -348,9 +353,10 @@ class SharePartition:
     # --- time and the log
 
     def expire(self, limits: ShareLimits, now_ms: int, most: int = PORTION) -> list[StateBatch]:
-        """Makes the records of expired locks available, or gives them up after their last delivery.
+        """Makes the records of expired locks available, or archives them if they have reached the delivery limit.
 
-        Returns the changes. They take effect at once, and the caller should write them.
+        Also makes delayed records available when their back-off has ended. Returns the changes. They take effect at
+        once, and the caller should write them.
         """
         for run in self._due(self.locks, now_ms, ACQUIRED, most):
             self._give_up(run, limits, now_ms)
@@ -361,7 +367,8 @@ class SharePartition:
         return self.take_unsaved()
 
     def _due(self, locks: Locks, now_ms: int, state: RecordState, most: int) -> list[Run]:
-        """Returns up to `most` runs whose locks have expired. Locks that hold more records stay due."""
+        """Returns up to `most` ranges of records whose locks have expired. A lock that holds more records stays
+        expired."""
         due = locks.due(now_ms)
         runs = held(self.window, due, state, most)
         for lock in due:
@@ -370,7 +377,10 @@ class SharePartition:
         return runs
 
     def _give_up(self, run: Run | Undo, limits: ShareLimits, now_ms: int) -> None:
-        """Ends a delivery that was not acknowledged: the record becomes available again, or is given up."""
+        """Ends a delivery that was not acknowledged.
+
+        The records become available again, or are archived if they have reached the delivery limit.
+        """
         first, stop, count = run.first, run.stop, run.deliveries
         if count >= limits.max_deliveries:
             stored = limits.given_up
@@ -392,7 +402,7 @@ class SharePartition:
             self.window.fill(run.first, run.stop, *self._retried(run.first, run.stop, run.deliveries, limits, now_ms))
 
     def take_unsaved(self) -> list[StateBatch]:
-        """Returns the changes that have taken effect but are not written yet, and forgets them."""
+        """Returns the changes that have taken effect but are not written yet, and clears the list of them."""
         unsaved, self._unsaved = self._unsaved, []
         return unsaved
 
@@ -423,7 +433,7 @@ class SharePartition:
         return found
 
     def buried(self, runs: Iterable[Run]) -> None:
-        """Archives records whose dead letters have been written."""
+        """Archives records after their dead letters have been written."""
         for buried in runs:
             for run in list(self.window.runs(buried.first, buried.stop)):
                 if run.state == ARCHIVING:
@@ -486,7 +496,7 @@ def _twice(offset: int) -> KafkaError:
 
 
 def _outcome(kind: int, deliveries: int, limits: ShareLimits) -> tuple[RecordState, int, Reason]:
-    """Returns the new state, delivery count and reason of an acknowledged record."""
+    """Returns an acknowledged record's new state, its delivery count, and the reason if it is not delivered again."""
     match kind:
         case Acknowledge.ACCEPT:
             return ACKNOWLEDGED, deliveries, Reason.UNKNOWN

@@ -1,4 +1,4 @@
-"""Splits long acknowledgements into portions, so that other requests are served between two of them."""
+"""Splits a long acknowledgement into parts, so that other requests are served between two parts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PORTION = 1000
 def portions(
     window: Window, ranges: Sequence[AcknowledgedRange], most: int = PORTION
 ) -> Iterator[list[AcknowledgedRange]]:
-    """Splits the ranges into portions, and yields one portion at a time.
+    """Splits the ranges into lists of ranges, and yields one list at a time.
 
-    A portion causes at most `most` changes in the window. The changes are counted when the portion is made, in the
-    window at that time.
+    A list causes at most `most` changes of state in the window. The changes are counted when the list is made, because
+    the window may change between two lists.
     """
     portion: list[AcknowledgedRange] = []
     left = most

@@ -122,7 +122,8 @@ class ShareSessions:
         """Returns the session of a request and advances its epoch. Raises KafkaError for an unexpected epoch."""
         if epoch == FIRST_EPOCH:
             raise KafkaError(
-                ErrorCode.INVALID_SHARE_SESSION_EPOCH, "A session begins with a ShareFetch: fetch records first."
+                ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+                "A share session must begin with a ShareFetch: fetch records first.",
             )
         session = self._by_member.get((group, member))
         if session is None:
@@ -151,7 +152,7 @@ class ShareSessions:
         return session
 
     def close(self, group: str, member: str) -> ShareSession | None:
-        """Ends the session of a member and returns it; None if there was none."""
+        """Ends the session of a member and returns it; None if the member has no session."""
         session = self._by_member.pop((group, member), None)
         if session is None:
             return None

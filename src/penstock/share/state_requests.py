@@ -1,4 +1,4 @@
-"""Decides on the requests to a share coordinator: each function decides for one share partition.
+"""Handles the requests to a share coordinator. Each function handles the part of a request for one share partition.
 
 These are InitializeShareGroupState, ReadShareGroupState, WriteShareGroupState, DeleteShareGroupState and
 ReadShareGroupStateSummary. Three kinds of writes are fenced. A write with an older leader epoch comes from a broker
@@ -96,7 +96,10 @@ def write(shard: ShareStateShard, turn: Turn, key: ShareKey, wanted: Write) -> N
     if len(wanted.batches) > MAX_BATCHES:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"The write has more than {MAX_BATCHES} state batches: send fewer.")
     if any(not 0 <= batch.first <= batch.last for batch in wanted.batches):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "A state batch ends before it begins: send offsets in order.")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            "The last offset of a state batch is lower than its first offset: send offsets in order.",
+        )
     if any(batch.state not in STORED for batch in wanted.batches):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A state batch has an unknown state: send 0, 2, 3 or 4.")
     if state.updates < shard.updates_per_snapshot:
@@ -154,7 +157,8 @@ def _state(shard: ShareStateShard, key: ShareKey, leader_epoch: int) -> StoredSt
     if state.leader_epoch > leader_epoch:
         raise KafkaError(
             ErrorCode.FENCED_LEADER_EPOCH,
-            f"The partition's leader epoch is {state.leader_epoch}, not {leader_epoch}: another broker leads it.",
+            f"The partition's leader epoch is {state.leader_epoch}, not {leader_epoch}: another broker leads the "
+            "partition.",
         )
     _check_exists(shard, key)
     return state

@@ -1,7 +1,7 @@
-"""Holds the share partitions in one partition of `__share_group_state`, as a state machine of a share coordinator.
+"""Holds the share partitions in one partition of `__share_group_state`, for the share coordinator that leads it.
 
-Durable state changes only in `apply`. `state_requests` decides on requests; it gets the shard and a `Turn`, which
-collects the records.
+Durable state changes only in `apply`. The functions of `state_requests` decide on requests; they write records to a
+`Turn`, and the records are applied here.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ShareStateShard:
     # --- load and unload
 
     def loaded(self, turn: Turn) -> None:
-        """Schedules a check after a load: topics may have been deleted while no coordinator was active."""
+        """Schedules a check for deleted topics: topics may have been deleted while no coordinator was active."""
         self._deleted_ms = turn.now_ms
 
     def abandon(self, turn: Turn) -> None:
@@ -125,7 +125,8 @@ class ShareStateShard:
     # --- pruning
 
     def copy_cold(self, turn: Turn) -> None:
-        """Writes new snapshots of the states whose last snapshot is so old that much of the log can't be deleted."""
+        """Writes new snapshots of states with an old snapshot, because the log can't be deleted past the oldest
+        snapshot."""
         for key, state in self.states.items():
             if self._next_offset - state.snapshot_offset > COLD_AFTER_RECORDS:
                 turn.write(key, snapshot_of(state, turn.wall_ms))

@@ -30,7 +30,7 @@ FINAL = frozenset({RecordState.ACKNOWLEDGED, RecordState.ARCHIVED})
 
 
 class AcquireMode(IntEnum):
-    """Tells whether a ShareFetch may acquire more records than `max_records` (KIP-1206)."""
+    """Selects whether a ShareFetch may acquire more records than `max_records`, to acquire whole batches (KIP-1206)."""
 
     BATCH_OPTIMIZED = 0  # whole record batches, so that more records than the limit may be acquired
     RECORD_LIMIT = 1  # never more records than the limit
@@ -55,12 +55,12 @@ class ShareLimits(NamedTuple):
 
     @property
     def given_up(self) -> RecordState:
-        """Returns the state of a record that is rejected, or that has reached the delivery limit."""
+        """Returns the state that a record gets when it is rejected or has reached the delivery limit."""
         return RecordState.ARCHIVING if self.dead_letters else RecordState.ARCHIVED
 
     @property
     def throttled_from(self) -> int:
-        """Returns the delivery count from which a record is delivered in smaller and smaller batches, as in Kafka.
+        """Returns the delivery count from which a record is delivered in ever smaller batches, as in Kafka.
 
         If one record makes its consumer fail, all records of its batch are delivered again. The smaller batches keep
         the other records from reaching the delivery limit.

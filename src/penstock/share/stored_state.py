@@ -1,4 +1,5 @@
-"""Holds the state of one share partition at its share coordinator: a start offset and runs of records."""
+"""Holds the state of one share partition at its share coordinator: a start offset and ranges of records in the same
+state."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ class StoredState:
         return _told(self.window)
 
     def merged(self, start_offset: int, batches: Iterable[StateBatch]) -> tuple[int, tuple[StateBatch, ...]]:
-        """Returns the start offset and the state batches after an update. Does not change the state."""
+        """Returns the start offset and the state batches that the state would have after an update."""
         window = Window(self.window.start)
         _add(window, self.batches())
         _merge(window, start_offset, batches)
@@ -90,7 +91,11 @@ def _add(window: Window, batches: Iterable[StateBatch]) -> None:
 
 
 def _accepted(window: Window, wanted: list[StateBatch]) -> Iterator[Run]:
-    """Yields the parts of state batches, in order, whose rank is not below that of the present records."""
+    """Yields the parts of state batches that may replace the present state, in the order of their offsets.
+
+    States have ranks: available, then archiving, then acknowledged and archived. A state replaces only states of the
+    same or a lower rank.
+    """
     runs = window.runs(wanted[0].first, wanted[-1].last + 1)
     run = next(runs, None)
     for batch in wanted:
@@ -107,7 +112,7 @@ def _accepted(window: Window, wanted: list[StateBatch]) -> Iterator[Run]:
 def _flattened(batches: Iterable[StateBatch]) -> list[StateBatch]:
     """Returns the batches in the order of their offsets and without overlaps.
 
-    Where batches overlap, the last one of the highest rank counts.
+    Where batches overlap, the state of the highest rank wins (see `_accepted`); among equal ranks, the last batch wins.
     """
     ordered = sorted(enumerate(batches), key=lambda each: each[1].first)
     if all(before.last < after.first for (_, before), (_, after) in pairwise(ordered)):

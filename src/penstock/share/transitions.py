@@ -11,8 +11,10 @@ from penstock.share.window import NOBODY, Run
 
 
 class Reason(IntEnum):
-    """Says why a record is given up. An archiving record has no owner: the window stores the reason in the owner's
-    place."""
+    """Lists the reasons for which a record is given up.
+
+    An archiving record has no owner, so the window stores the reason in the owner's field.
+    """
 
     UNKNOWN = NOBODY  # the record was given up under an earlier leader
     REJECTED = 1

@@ -80,14 +80,15 @@ class Window:
             index += 1
 
     def count(self, first: int, stop: int) -> int:
-        """Returns the number of runs that overlap [first, stop)."""
+        """Returns the number of runs (ranges of records in the same state) that overlap [first, stop)."""
         first = max(first, self.start)
         return max(0, bisect_left(self._firsts, stop) - max(0, bisect_right(self._firsts, first) - 1))
 
     def reach(self, first: int, runs: int) -> int:
-        """Returns the largest offset `stop` for which at most `runs` runs overlap [first, stop).
+        """Returns the largest offset `stop` for which [first, stop) has at most `runs` ranges of records in the same
+        state.
 
-        Returns NO_END if there are no further runs.
+        Returns NO_END if the window has no further ranges.
         """
         after = max(0, bisect_right(self._firsts, max(first, self.start)) - 1) + runs
         return self._firsts[after] if after < len(self._firsts) else NO_END
@@ -207,9 +208,9 @@ class Window:
 
 
 def _overlaid(present: list[Run], wanted: Sequence[Run]) -> Iterator[Run]:
-    """Yields the runs of `present`, replaced by the runs of `wanted` where both overlap.
+    """Yields the ranges of `present`, replaced by the ranges of `wanted` where both overlap.
 
-    The runs of `present` have no gaps between them.
+    The ranges of `present` have no gaps between them.
     """
     first, stop = present[0].first, present[-1].stop
     position = first

@@ -1,4 +1,4 @@
-"""A share coordinator's partition without a broker: decides, keeps the journal, and can be loaded from it."""
+"""Runs the state machine of a share coordinator without a broker, and keeps its journal in a list."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class StateDriver:
         return result
 
     def reloaded(self, since: int = 0) -> ShareStateShard:
-        """Returns a shard that has replayed the journal from an offset on."""
+        """Returns a new state machine that has replayed the journal from an offset on."""
         shard = ShareStateShard(self.shard.updates_per_snapshot)
         shard.see(self.shard.image)
         for offset, (key, value) in enumerate(self.journal):

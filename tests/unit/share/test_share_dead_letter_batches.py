@@ -1,4 +1,4 @@
-"""Dead letters: which topics may have them, what they contain, and how they are put into batches."""
+"""Tests dead letters: the topics that may have them, their content, and their division into batches."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_valid_dead_letter_topic_is_accepted(name: str, existing: MetadataImage,
         ("payments", image("payments"), {}, "does not begin with 'dlq.'"),
     ],
 )
-def test_topic_that_cannot_be_used_for_dead_letters_is_refused(
+def test_topic_that_may_not_have_dead_letters_is_refused(
     name: str, existing: MetadataImage, settings: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(KafkaError, match=reason) as refused:
@@ -55,7 +55,7 @@ def letter(offset: int, value: bytes = b"v", reason: Reason = Reason.REJECTED) -
     return DeadLetter(offset, 2, reason, Record(offset, 100 + offset, b"k", value, (("trace", b"7"),)))
 
 
-def test_a_copied_record_keeps_its_key_value_and_headers() -> None:
+def test_dead_letter_with_a_copied_record_has_its_key_and_value_and_headers() -> None:
     [batch] = batches(ORIGIN, [letter(5)], copy=True, now_ms=9_000, max_bytes=10_000)
     [record] = read_records(batch)
     assert (record.timestamp, record.key, record.value) == (9_000, b"k", b"v")
@@ -86,7 +86,7 @@ def test_dead_letter_batches_are_not_larger_than_max_message_bytes_of_the_topic(
     assert offsets == [str(each).encode() for each in range(10)]
 
 
-def test_record_too_large_to_copy_gets_a_dead_letter_without_its_content() -> None:
+def test_record_too_large_to_copy_gets_a_dead_letter_without_key_and_value() -> None:
     [batch] = batches(ORIGIN, [letter(1), letter(2, b"x" * 5_000)], copy=True, now_ms=0, max_bytes=3_000)
     small, large = read_records(batch)
     assert (small.value, large.value) == (b"v", None)

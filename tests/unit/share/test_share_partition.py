@@ -1,4 +1,4 @@
-"""Single rules for acquiring and acknowledging records, each with the smallest example."""
+"""Tests single rules for acquiring and acknowledging records, each with the smallest example."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def ranges(share: SharePartition) -> list[tuple[int, int, str, int]]:
 
 
 def deliver(share: SharePartition, times: int, batches: list[FetchedBatch], limits: ShareLimits = LIMITS) -> None:
-    """Delivers the available records and lets their locks expire."""
+    """Delivers the available records several times, and lets their locks expire each time."""
     for _ in range(times):
         now_ms = (share.locks.next_deadline() or 0) + 1
         share.acquire(Wish("m", 1000), share.next_fetch_offset(), batches, limits, now_ms)
@@ -56,14 +56,14 @@ def test_acknowledging_single_records_splits_and_joins_ranges_of_equal_state() -
     assert share.complete_count == 3
 
 
-def test_batches_are_acquired_whole_unless_the_limit_is_strict() -> None:
+def test_share_fetch_acquires_whole_batches_unless_its_mode_is_record_limit() -> None:
     whole, strict = SharePartition(0), SharePartition(0)
     assert whole.acquire(Wish("m", 4), 0, TEN, LIMITS, 0) == [(0, 9, 1)]
     assert strict.acquire(Wish("m", 4, mode=AcquireMode.RECORD_LIMIT), 0, TEN, LIMITS, 0) == [(0, 3, 1)]
     assert strict.next_fetch_offset() == 4
 
 
-def test_acquired_records_are_divided_at_batch_boundaries_into_ranges_of_about_the_batch_size() -> None:
+def test_acquired_ranges_end_at_batch_boundaries_and_have_about_the_requested_batch_size() -> None:
     share = SharePartition(0)
     batches = [FetchedBatch(first, first + 3) for first in range(0, 20, 4)]
     assert share.acquire(Wish("m", 500, batch_size=8), 0, batches, LIMITS, 0) == [(0, 7, 1), (8, 15, 1), (16, 19, 1)]
@@ -88,7 +88,7 @@ def test_share_partition_at_its_record_lock_limit_delivers_only_released_records
     assert share.acquire(Wish("b", 500), 5, batches, limits, 0) == [(5, 5, 2)]
 
 
-def test_records_with_many_deliveries_are_delivered_in_smaller_groups() -> None:
+def test_records_with_many_deliveries_are_delivered_in_smaller_batches() -> None:
     share = SharePartition(0)
     batch = [FetchedBatch(0, 7)]
     deliver(share, 3, batch)
@@ -117,7 +117,7 @@ def test_a_released_record_is_not_available_before_its_back_off_is_over() -> Non
         assert ranges(share) == [(0, 9, "AVAILABLE", deliveries)]
 
 
-def test_new_leader_restarts_back_offs_and_records_released_by_a_closed_session_get_no_back_off() -> None:
+def test_new_leader_restarts_back_offs_but_records_of_a_closed_session_get_no_back_off() -> None:
     limits = LIMITS._replace(retry_ms=1_000, max_retry_ms=60_000)
     share = SharePartition(0, [StateBatch(0, 4, RecordState.AVAILABLE, 2), StateBatch(5, 9, RecordState.AVAILABLE, 0)])
     share.delay_again(limits, 50_000)
@@ -131,7 +131,7 @@ def test_new_leader_restarts_back_offs_and_records_released_by_a_closed_session_
     assert ranges(share) == [(0, 4, "DELAYED", 2), (5, 9, "AVAILABLE", 0)]
 
 
-def test_expired_locks_of_many_ranges_are_ended_in_several_portions() -> None:
+def test_expiry_of_locks_handles_a_limited_number_of_ranges_per_call() -> None:
     share = SharePartition(0)
     share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0)
     accepted = share.acknowledge("m", [AcknowledgedRange(each, each, (1,)) for each in range(0, 10, 2)], LIMITS, 0)
@@ -149,7 +149,7 @@ def test_expired_locks_of_many_ranges_are_ended_in_several_portions() -> None:
     st.lists(st.tuples(st.integers(0, 4), st.integers(1, 6), st.booleans()), min_size=1, max_size=8),
     st.integers(1, 5),
 )
-def test_an_acknowledgement_split_into_portions_covers_each_offset_once_and_in_order(
+def test_parts_of_a_long_acknowledgement_contain_each_offset_once_and_in_order(
     shapes: list[tuple[int, int, bool]], most: int
 ) -> None:
     share = SharePartition(0)
@@ -186,7 +186,7 @@ def test_records_above_a_lowered_delivery_limit_are_archived_instead_of_delivere
     assert share.start_offset == 10
 
 
-def test_a_renewed_record_keeps_its_lock_longer() -> None:
+def test_renew_acknowledgement_extends_the_lock_of_a_record() -> None:
     share = SharePartition(0)
     share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0)
     assert share.acknowledge("m", [AcknowledgedRange(3, 3, (Acknowledge.RENEW,))], LIMITS, 900) is None
@@ -218,7 +218,7 @@ def test_offsets_without_a_stored_state_are_available_again() -> None:
     assert share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0) == [(0, 3, 1), (6, 9, 1)]
 
 
-def test_acknowledging_records_one_by_one_creates_no_object_per_record() -> None:
+def test_acknowledging_single_records_creates_no_object_per_record() -> None:
     share = SharePartition(0)
     limits = LIMITS._replace(max_record_locks=10_000)
     batch = [FetchedBatch(0, 9_999)]
@@ -232,7 +232,7 @@ def test_acknowledging_records_one_by_one_creates_no_object_per_record() -> None
 
 
 class CountingWindow(Window):
-    """Counts the ranges that are visited and the offsets at which ranges are split."""
+    """Counts the visited ranges, and the calls of `_cut`, which splits a range at an offset."""
 
     visited = cuts = 0
 
@@ -263,7 +263,7 @@ def test_releasing_all_locks_of_a_member_visits_each_range_once() -> None:
     assert ranges(share) == [(0, 399, "AVAILABLE", 0)]
 
 
-def test_alternating_acknowledgements_of_one_request_are_applied_in_one_pass() -> None:
+def test_alternating_acknowledgement_types_of_one_request_are_applied_in_one_pass() -> None:
     share = SharePartition(0)
     share.window = CountingWindow(0)
     share.acquire(Wish("m", 500), 0, [FetchedBatch(0, 399)], LIMITS, 0)
@@ -280,7 +280,7 @@ def test_alternating_acknowledgements_of_one_request_are_applied_in_one_pass() -
     st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5), st.integers(0, 2)), max_size=8),
     st.integers(0, 10),
 )
-def test_setting_many_ranges_at_once_gives_the_same_state_as_setting_them_one_by_one(
+def test_setting_the_states_of_many_ranges_at_once_equals_setting_them_one_by_one(
     sizes: list[tuple[int, int]], gaps: list[tuple[int, int, int]], first: int
 ) -> None:
     states = (RecordState.AVAILABLE, RecordState.ACQUIRED, RecordState.ARCHIVED)

@@ -121,7 +121,8 @@ class ShareModel(RuleBasedStateMachine):
             assert got or self.share.window.size >= self.limits.max_record_locks, "nothing was acquired"
 
     def _learn(self, offset: int, got: list[int], held: set[int], member: str) -> None:
-        """Follows the implementation past offsets without records, then checks each record against the model."""
+        """Takes the result of an acquisition over into the model. Checks that only offsets without a record were
+        archived."""
         end = max(self.end, self.share.end_offset, max(got, default=-1) + 1)
         for each in range(self.end, end):
             self.window[each] = Record()
@@ -274,7 +275,7 @@ class ShareModel(RuleBasedStateMachine):
         self._trim()
 
     def _keep(self, changes: list[StateBatch]) -> None:
-        """Stores changes that are in effect at once; those that lead to a dead letter are stored by `save`."""
+        """Stores changes that take effect at once. Changes to ARCHIVING are stored later, by `save`."""
         for change in changes:
             if change.state == RecordState.ARCHIVING:
                 self.unsaved.append(change)
@@ -333,8 +334,10 @@ class ShareModel(RuleBasedStateMachine):
 
     @rule()
     def change_leader(self) -> None:
-        """Changes the leader. The new leader has the persisted state: acknowledged and archived records stay so, all
-        others are available."""
+        """Changes the leader. The new leader has the stored state: acknowledged and archived records keep their state.
+
+        All other records are available.
+        """
         batches = [
             StateBatch(each, each, state, deliveries)
             for each, (state, deliveries) in self.stored.items()
@@ -406,7 +409,7 @@ class ShareModel(RuleBasedStateMachine):
     def a_final_state_stays(self) -> None:
         for each, record in self.window.items():
             if each in self.finished:
-                raise AssertionError(f"offset {each} came back as {record.state.name}")
+                raise AssertionError(f"offset {each} changed from a final state to {record.state.name}")
 
 
 TestShareModel = pytest.mark.filterwarnings("ignore")(ShareModel.TestCase)

@@ -1,4 +1,4 @@
-"""Pruning of a share coordinator's log, with a partition whose deletion the test ends."""
+"""Tests how a share coordinator prunes its log, with a partition whose deletion the test completes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 
 
 class Deleting:
-    """A partition with 100 records whose followers have not deleted anything yet."""
+    """Imitates a partition with 100 records whose followers have deleted no records yet."""
 
     def __init__(self) -> None:
         self.deletion: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -41,7 +41,7 @@ async def start(partition: Deleting) -> asyncio.Task[None]:
     return task
 
 
-def test_failed_deletion_of_share_log_records_leaves_no_unhandled_exception() -> None:
+def test_failed_deletion_while_a_share_coordinator_prunes_its_log_leaves_no_unhandled_exception() -> None:
     async def scenario() -> None:
         partition = Deleting()
         task = await start(partition)

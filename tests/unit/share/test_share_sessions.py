@@ -1,4 +1,4 @@
-"""The limits of share sessions."""
+"""Tests the limits of share sessions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def fetch(sessions: ShareSessions, member: str, epoch: int, added: list[Slot]) -
     return sessions.fetch("group", member, epoch, "connection", added, (), acknowledges=False)
 
 
-def test_a_session_has_a_limited_number_of_partitions_and_a_refused_request_changes_nothing() -> None:
+def test_share_fetch_beyond_the_partition_limit_of_a_session_is_refused_and_changes_nothing() -> None:
     sessions = ShareSessions(10)
     session = fetch(sessions, "m", 0, slots(MAX_SESSION_PARTITIONS))
     with pytest.raises(KafkaError) as refused:
@@ -28,7 +28,7 @@ def test_a_session_has_a_limited_number_of_partitions_and_a_refused_request_chan
     assert fetch(sessions, "m", 1, slots(5)) is session, "these partitions are in the session"
 
 
-def test_all_sessions_together_have_a_limited_number_of_partitions() -> None:
+def test_share_fetch_beyond_the_partition_limit_of_all_sessions_is_refused() -> None:
     sessions = ShareSessions(1000)
     most = MAX_PARTITIONS // MAX_SESSION_PARTITIONS
     for number in range(most):

@@ -1,4 +1,4 @@
-"""The offset at which a share group starts, according to its config."""
+"""Tests the offset at which a share group starts, according to its config."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ from penstock.share.group_settings import Reset, parse_reset
         ("by_duration:P2DT0.5S", Reset("by_duration", 2 * 86_400_000 + 500)),
     ],
 )
-def test_an_offset_reset_is_parsed(text: str, reset: Reset) -> None:
+def test_share_auto_offset_reset_is_parsed_as_earliest_or_latest_or_a_duration(text: str, reset: Reset) -> None:
     assert parse_reset(text) == reset

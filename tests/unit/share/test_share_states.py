@@ -1,4 +1,4 @@
-"""The share coordinator's state: epochs, merging of writes, snapshots and pruning."""
+"""Tests the state of a share coordinator: epochs, merging of writes, snapshots and pruning."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def refusal(call: object, *arguments: object, **fields: object) -> ErrorCode:
     return refused.value.code
 
 
-def test_a_state_is_initialized_before_it_is_read_or_written() -> None:
+def test_share_state_cannot_be_read_or_written_before_it_is_initialized() -> None:
     driver = StateDriver()
     assert refusal(read, driver) is ErrorCode.INVALID_REQUEST
     assert refusal(write, driver) is ErrorCode.INVALID_REQUEST
@@ -54,7 +54,7 @@ def test_a_state_is_initialized_before_it_is_read_or_written() -> None:
     assert read(driver) == Read(1, -1, ())
 
 
-def test_unknown_partitions_are_refused() -> None:
+def test_requests_for_unknown_share_partitions_are_refused() -> None:
     driver = StateDriver()
     driver.shard.see(image_with())
     assert refusal(initialize, driver) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -74,7 +74,7 @@ def test_writes_of_share_states_are_merged_and_records_before_the_start_offset_a
     )
 
 
-def test_late_write_does_not_make_a_done_record_available_again() -> None:
+def test_late_write_does_not_make_a_final_record_available_again() -> None:
     driver = StateDriver()
     initialize(driver)
     read(driver)
@@ -95,7 +95,7 @@ def test_new_leader_fences_the_writes_of_the_earlier_leader() -> None:
     write(driver, leader_epoch=4)
 
 
-def test_altered_offsets_fence_writes_with_the_earlier_state_epoch() -> None:
+def test_write_with_the_state_epoch_before_an_alteration_of_offsets_is_fenced() -> None:
     driver = StateDriver()
     initialize(driver)
     read(driver)
@@ -107,7 +107,7 @@ def test_altered_offsets_fence_writes_with_the_earlier_state_epoch() -> None:
 
 
 @pytest.mark.parametrize("late", [1, 3])
-def test_write_of_a_deleted_share_group_is_fenced_once_a_leader_has_read_the_state_of_its_successor(late: int) -> None:
+def test_write_of_a_deleted_share_group_is_fenced_after_the_state_of_a_new_group_was_read(late: int) -> None:
     driver = StateDriver()
     initialize(driver, state_epoch=late)
     read(driver)
@@ -119,7 +119,7 @@ def test_write_of_a_deleted_share_group_is_fenced_once_a_leader_has_read_the_sta
     assert read(driver) == Read(2, -1, ())
 
 
-def test_leader_with_the_state_of_a_deleted_group_cannot_write_to_the_state_of_a_new_group_of_that_name() -> None:
+def test_write_to_a_new_share_group_is_fenced_until_a_leader_has_read_its_state() -> None:
     driver = StateDriver()
     initialize(driver)
     read(driver)
@@ -139,7 +139,7 @@ def test_write_of_a_record_state_that_is_never_persisted_is_refused(state: int) 
     assert read(driver).batches == ()
 
 
-def test_a_repeated_initialization_keeps_the_state() -> None:
+def test_repeated_initialization_does_not_change_the_share_state() -> None:
     driver = StateDriver()
     initialize(driver)
     read(driver)
@@ -148,7 +148,7 @@ def test_a_repeated_initialization_keeps_the_state() -> None:
     assert read(driver).batches == ((0, 9, ACKNOWLEDGED, 1),)
 
 
-def test_deleted_share_state_does_not_exist_after_loading() -> None:
+def test_deleted_share_state_does_not_exist_after_a_reload() -> None:
     driver = StateDriver()
     initialize(driver)
     read(driver)
@@ -158,7 +158,7 @@ def test_deleted_share_state_does_not_exist_after_loading() -> None:
     assert not driver.reloaded().states
 
 
-def test_states_of_deleted_topics_are_erased() -> None:
+def test_share_states_of_deleted_topics_are_erased() -> None:
     driver = StateDriver()
     initialize(driver)
     driver.shard.see(image_with(), now_ms=0)
@@ -215,7 +215,7 @@ BATCHES = st.lists(
 
 
 @given(BATCHES, BATCHES)
-def test_overlapping_state_batches_of_one_write_count_like_separate_writes(
+def test_overlapping_state_batches_of_one_write_have_the_same_result_as_separate_writes(
     before: list[StateBatch], batches: list[StateBatch]
 ) -> None:
     together, apart = StateDriver(), StateDriver()
@@ -251,7 +251,7 @@ def test_write_with_too_many_state_batches_is_refused() -> None:
     assert read(driver).batches == ()
 
 
-def test_share_partition_without_writes_does_not_stop_the_log_from_being_pruned() -> None:
+def test_log_of_a_share_coordinator_is_pruned_even_if_one_share_partition_is_never_written() -> None:
     driver = StateDriver(updates_per_snapshot=10)
     other = KEY._replace(partition=1)
     driver.run(lambda shard, turn: state_requests.initialize(shard, turn, other, 1, 0))

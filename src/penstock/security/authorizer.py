@@ -126,8 +126,8 @@ class Authorizer:
     def allows_any(self, principal: str, host: str, operation: Operation, resource: AclResource) -> bool:
         """Returns True if the principal may do the operation on at least one resource of this kind.
 
-        As in Kafka, an ACL counts only if its operation is `operation` or ALL. An ALLOW for a name or a prefix counts,
-        unless a DENY covers all names that this ALLOW covers.
+        As in Kafka, only ACLs with this operation or ALL are examined. An ALLOW for a name or a prefix is ignored if a
+        DENY covers all names that the ALLOW covers.
         """
         if self.allows(principal, host, operation, resource, "hardcode"):  # Kafka asks for this name
             return True

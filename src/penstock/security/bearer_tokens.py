@@ -96,14 +96,14 @@ def _scopes(value: object) -> frozenset[str]:
         return frozenset()
     texts = [_trimmed(each) for each in named if isinstance(each, str)]
     if len(texts) != len(named) or not all(texts) or len(set(texts)) != len(texts):
-        raise TokenError("the token's scopes are repeated, empty or not texts")
+        raise TokenError("the token has scopes that are repeated, empty or not strings")
     return frozenset(texts)
 
 
 def _trimmed(text: str) -> str:
     """Returns the text without the characters up to U+0020 at both ends, as Java's `trim`.
 
-    Python's `strip` also removes other spaces, such as U+00A0: two subjects of an issuer would be one principal.
+    Python's `strip` also removes other spaces, such as U+00A0: two different subjects could become the same principal.
     """
     return text.strip(_TRIMMED)
 

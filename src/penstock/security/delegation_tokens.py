@@ -18,7 +18,7 @@ from penstock.security.scram import (
 
 
 class TokenLookup(NamedTuple):
-    """Holds the delegation token that a client uses to log in, as `TokenUsers` finds it."""
+    """Holds the result of a lookup of a client's delegation token: the token's credential, owner and expiry time."""
 
     credential: ScramKeys
     owner: str
@@ -34,14 +34,14 @@ class TokenMacs:
     """Finds the id of a delegation token by the token's HMAC, without computing the HMACs of all tokens again."""
 
     def __init__(self, secret: str | None) -> None:
-        """Starts without tokens. Without `secret`, `find` returns no id."""
+        """Creates the object without tokens. If `secret` is None, `find` returns no id."""
         self._secret = secret
         self._tokens: Mapping[str, object] = {}
         self._macs: dict[str, bytes] = {}
         self._ids: dict[bytes, str] = {}
 
     def update(self, tokens: Mapping[str, object]) -> None:
-        """Takes the tokens of a new image, by id. Only new tokens get an HMAC."""
+        """Replaces the tokens by the tokens of a new image (by id), and computes HMACs only for new tokens."""
         if tokens is self._tokens or self._secret is None:
             return
         self._tokens = tokens
@@ -69,9 +69,9 @@ def token_password(secret: str, token_id: str) -> str:
 class TokenCredential:
     """Holds the SCRAM credential of a token.
 
-    Its keys take milliseconds to compute, so they are computed when a client sends its proof, and only once. Computing
-    the salt takes no longer than for a made-up credential: so the first answer to a client does not show whether the
-    token exists.
+    Its keys take milliseconds to compute, so they are computed only once, when a client sends its proof. The salt is
+    computed as fast for an existing token as for an unknown token: so the time of the first answer does not show
+    whether the token exists.
     """
 
     __slots__ = ("_keys", "_mechanism", "_password", "iterations", "salt")

@@ -1,4 +1,4 @@
-"""Compares the hosts of peers with the hosts that operators write: one address has several spellings."""
+"""Brings IP addresses into one form, because an operator may write an address in another form than the peer has."""
 
 from __future__ import annotations
 

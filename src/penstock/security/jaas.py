@@ -43,7 +43,7 @@ def parse_jaas(text: str) -> JaasEntry:
     options: dict[str, str] = {}
     while rest:
         if len(rest) < 3 or rest[0][0] != "word" or rest[1] != ("mark", "=") or rest[2][0] == "mark":
-            raise ValueError('the options are not all name="value"')
+            raise ValueError('the line has an option that is not name="value"')
         name, _, (_, value), *rest = rest
         options[name[1]] = value
     return JaasEntry(module[1], options)

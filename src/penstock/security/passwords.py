@@ -16,7 +16,7 @@ from penstock.security.scram import ScramKeys, ScramMechanism, credential_of_nob
 
 @dataclass(frozen=True, slots=True)
 class PasswordUsers:
-    """The users at one moment, for one user name."""
+    """Holds the passwords and credentials of one user name, as they were at one moment."""
 
     user: str
     plain: str | None = field(repr=False)
@@ -27,7 +27,11 @@ class PasswordUsers:
     """The shapes of all users' credentials, see `credential_of_nobody`."""
 
     def accept(self, password: str, secret: bytes) -> bool:
-        """Returns True if the password is right. `secret` is for made-up credentials."""
+        """Returns True if the password is right.
+
+        A mechanism for which the user has no credential gets a made-up credential, computed with `secret`, so that the
+        check takes the same time.
+        """
         expected = self.plain
         same = hmac.compare_digest((expected or password + "x").encode(), password.encode())
         right = same and expected is not None

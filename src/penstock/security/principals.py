@@ -47,13 +47,15 @@ def _escaped(value: str) -> str:
 
 
 class SubjectPattern(Protocol):
-    """A compiled pattern. Clients choose the subjects of their certificates, so matching takes a limited time."""
+    """Matches a compiled pattern against subjects. It limits the time, because clients choose the subjects of their
+    certificates."""
 
     @property
     def groups(self) -> int: ...
 
     def match(self, text: str) -> tuple[str, ...] | None:
-        """Returns the whole text and the text of each group; None without a match. Raises ValueError."""
+        """Returns the whole text and the text of each group; None without a match. Raises ValueError if it takes too
+        long."""
         ...
 
 

@@ -37,7 +37,8 @@ class Exchange(Protocol):
 
     @property
     def refusal(self) -> str | None:
-        """Returns the reason of a refusal while the exchange waits for the client's last message; otherwise None."""
+        """Returns the reason why the client is refused, while the exchange waits for the client's last message;
+        otherwise None."""
         ...
 
     def step(self, message: bytes) -> bytes: ...
@@ -67,7 +68,8 @@ class SaslServer:
 
     @property
     def refusal(self) -> str | None:
-        """Returns the reason why the running exchange will fail, for the operator; None if it may still succeed."""
+        """Returns the reason why the running exchange will fail, as a text for the operator; None if it may still
+        succeed."""
         return None if self._exchange is None else self._exchange.refusal
 
     @property

@@ -97,7 +97,8 @@ def credential_of(mechanism: ScramMechanism, salt: bytes, salted: bytes, iterati
 
 
 def password_matches(mechanism: ScramMechanism, keys: ScramKeys, password: str) -> bool:
-    """Returns True if the credential was made from this password. Takes milliseconds, so don't call it on a loop."""
+    """Returns True if the credential was made from this password. Takes milliseconds, so don't call it on the event
+    loop."""
     salted = salted_password(mechanism, password, keys.salt, keys.iterations)
     made = credential_of(mechanism, keys.salt, salted, keys.iterations)
     return hmac.compare_digest(made.stored_key, keys.stored_key)
@@ -108,7 +109,7 @@ def credential_of_nobody(
 ) -> ScramCredential:
     """Returns a made-up credential for a name that has no credential. The same name always gets the same credential.
 
-    The credential has one of the given shapes (length of the salt, iterations). No password matches it.
+    Each shape is (length of the salt, iterations); the credential has one of the given shapes. No password matches it.
     """
     drawn = hmac.new(secret, name.encode(), "sha512").digest()
     known = shapes or [(SALT_BYTES, DEFAULT_ITERATIONS)]
@@ -208,9 +209,9 @@ class ScramServer:
 
         `find` returns the credential of a user, or None. `find_token` returns the delegation token with an id, or None.
 
-        The salt for a user that does not exist is made with `secret`, which must not change while the node runs, and
-        which clients must not know. `shapes` has (length of the salt, iterations) of the existing credentials. The
-        credential that is made up for a missing user has one of these shapes.
+        A user that does not exist gets a salt computed from `secret`. `secret` must not change while the node runs, and
+        clients must not know it. `shapes` has (length of the salt, iterations) of the existing credentials; a made-up
+        credential has one of these shapes.
         """
         self._mechanism = mechanism
         self._find = find

@@ -42,22 +42,22 @@ def parse_scram_user(text: str, random_bytes: Callable[[int], bytes]) -> ScramUs
     """
     label, equals, rest = text.strip().partition("=")
     if not equals or label not in MECHANISMS:
-        raise ValueError(f"begin with a mechanism, one of {', '.join(MECHANISMS)}, and '='")
+        raise ValueError(f"the argument must begin with a mechanism ({', '.join(MECHANISMS)}) and '='")
     if not (rest.startswith("[") and rest.endswith("]")):
-        raise ValueError(f"write {label}=[name=NAME,password=PASSWORD], with brackets")
+        raise ValueError(f"the argument must have brackets: write {label}=[name=NAME,password=PASSWORD]")
     mechanism, values = MECHANISMS[label], _values(rest[1:-1])
     if not values.get("name"):
-        raise ValueError("give the user's name: [name=NAME,…]")
+        raise ValueError("the argument has no user name: write [name=NAME,…]")
     iterations = _iterations(values.get("iterations"))
     salt = _decoded(values["salt"], "salt") if "salt" in values else random_bytes(SALT_BYTES)
     if "password" in values:
         if not values["password"]:
-            raise ValueError("the password is empty")
+            raise ValueError("the password is empty: give a password")
         salted = salted_password(mechanism, values["password"], salt, iterations)
     elif "saltedpassword" not in values:
-        raise ValueError("give password, or saltedpassword with its salt")
+        raise ValueError("the argument has no password: give password, or saltedpassword with its salt")
     elif "salt" not in values:
-        raise ValueError("give the salt with which saltedpassword was made")
+        raise ValueError("the argument has no salt: give the salt with which saltedpassword was made")
     else:
         salted = _decoded(values["saltedpassword"], "saltedpassword")
     return ScramUser(values["name"], mechanism, credential_of(mechanism, salt, salted, iterations))

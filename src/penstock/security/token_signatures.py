@@ -28,7 +28,7 @@ _COMPACT = re.compile(r"([\w-]+)\.[\w-]+\.[\w-]+", re.ASCII)
 
 
 class UnknownKeyError(TokenError):
-    """Raised for a token that was signed with a key that is not in the set. The issuer may have added a key."""
+    """Raised if the set does not have the key with which a token was signed. The issuer may have added a key."""
 
 
 class _Registry(jws.JWSRegistry):
@@ -62,7 +62,7 @@ class TokenKeys:
         if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
             raise TokenError("the token's signature has an algorithm that is not accepted")
         if kid is not None and not isinstance(kid, str):
-            raise TokenError("the token's key id is not a text")
+            raise TokenError("the token's key id is not a string")
         if "crit" in header or "b64" in header:
             raise TokenError("the token's header demands an extension that is not supported")
         try:
@@ -74,7 +74,7 @@ class TokenKeys:
     def _key(self, algorithm: str, kid: str | None) -> Key:
         """Returns the algorithm's key with the id `kid`. If `kid` is None, returns the only key for the algorithm.
 
-        Raises UnknownKeyError if no key, or more than one key, fits.
+        Raises UnknownKeyError if no key fits, or if more than one key fits.
         """
         fitting = [
             key
@@ -97,7 +97,7 @@ def read_keys(document: bytes) -> TokenKeys:
     """
     entries = strict_object(document, "JWK set").get("keys")
     if not isinstance(entries, list) or len(entries) > MAX_KEYS:
-        raise TokenError(f"the JWK set has no list of at most {MAX_KEYS} keys")
+        raise TokenError(f"the JWK set has no list of keys, or too many keys: at most {MAX_KEYS} are read")
     keys = [key for entry in entries if (key := _usable(entry)) is not None]
     if not keys:
         raise TokenError("the JWK set has no RSA or EC key for signatures")

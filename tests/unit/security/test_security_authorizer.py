@@ -1,4 +1,4 @@
-"""The authorizer against tables of Kafka's rules, and against a model that scans all ACLs for each question."""
+"""Tests the authorizer against tables of Kafka's rules, and against a model that scans all ACLs for each check."""
 
 from __future__ import annotations
 
@@ -74,7 +74,9 @@ def test_read_of_a_topic_is_allowed_only_by_a_matching_acl_without_a_deny(acls: 
 
 
 @pytest.mark.parametrize("operation", [READ, WRITE, Operation.DELETE, Operation.ALTER, DESCRIBE, ALL])
-def test_operations_that_imply_describe_allow_it_but_do_not_deny_it(operation: Operation) -> None:
+def test_allow_of_another_operation_implies_describe_but_only_a_deny_of_describe_or_all_denies_it(
+    operation: Operation,
+) -> None:
     assert allows([acl(operation=operation)], DESCRIBE)
     denied = operation in (DESCRIBE, ALL)
     assert allows([acl(operation=DESCRIBE), acl(operation=operation, deny=True)], DESCRIBE) is not denied
@@ -97,7 +99,7 @@ def test_resource_without_acls_is_open_only_if_allow_everyone_if_no_acl_found_is
     assert not allows([acl("*", principal="User:bob")], allow_without_acls=True)
 
 
-def test_function_allows_any_is_true_if_deny_acls_do_not_cover_an_allowed_pattern_completely() -> None:
+def test_allows_any_is_true_unless_deny_acls_cover_every_allowed_pattern() -> None:
     def any_write(*acls: AclImage) -> bool:
         return Authorizer(acls).allows_any("User:ann", HOST, WRITE, TOPIC)
 
@@ -158,7 +160,7 @@ def test_acl_for_an_address_applies_to_all_spellings_of_the_address(written: str
 
 
 def model(acls: Sequence[AclImage], principal: str, operation: Operation, name: str, allow_without_acls: bool) -> bool:
-    """Decides by a scan of all ACLs, following the words of Kafka's documentation."""
+    """Decides by a scan of all ACLs, with the rules of Kafka's documentation."""
 
     def covers(each: AclImage) -> bool:
         if each.pattern_type == PatternType.PREFIXED:
@@ -208,7 +210,7 @@ def test_authorization_with_ten_thousand_acls_takes_microseconds() -> None:
 
 
 @given(st.lists(ACLS, max_size=8), st.data(), NAMES.filter(lambda name: name != "*"), PRINCIPALS, st.booleans())
-def test_updated_authorizer_gives_the_same_results_as_a_new_authorizer(
+def test_authorizer_after_acl_changes_gives_the_same_results_as_a_new_authorizer(
     acls: list[AclImage], data: st.DataObject, name: str, principal: str, without: bool
 ) -> None:
     removed = data.draw(st.lists(st.sampled_from(acls), unique_by=id)) if acls else []

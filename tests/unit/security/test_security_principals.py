@@ -1,4 +1,4 @@
-"""Principals of client certificates: names as Java writes them, and Kafka's mapping rules."""
+"""Tests principals of client certificates: names as Java writes them, and Kafka's mapping rules."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_certificate_subject_is_written_with_the_most_specific_attribute_first()
         ("RULE:CN=Ann/ann/", None),
     ],
 )
-def test_first_matching_principal_mapping_rule_gives_the_user(rules: str, user: str | None) -> None:
+def test_user_name_is_made_by_the_first_principal_mapping_rule_that_matches(rules: str, user: str | None) -> None:
     apply = parse_mapping_rules(rules, GroupPattern)
     if user is None:
         with pytest.raises(ValueError, match="no rule"):
@@ -64,7 +64,7 @@ def test_client_without_a_certificate_gets_no_principal_from_tls() -> None:
 SIX_GROUPS = "RULE:^CN=(.*?),OU=(.*?),O=(.*?),L=(.*?),ST=(.*?),C=(.*?)$/$1@$2/L, DEFAULT"
 
 
-def test_hostile_subject_does_not_delay_other_clients() -> None:
+def test_matching_a_malicious_certificate_subject_takes_a_limited_time() -> None:
     apply = parse_mapping_rules(SIX_GROUPS, GroupPattern)
     assert apply("CN=Ann,OU=Team,O=Org,L=Bonn,ST=NRW,C=DE") == "ann@team"
     hostile = "CN=x" + ",OU=a" * 60 + ",O=a" * 60 + ",L=a" * 60 + ",ST=a" * 60
@@ -76,14 +76,14 @@ def test_hostile_subject_does_not_delay_other_clients() -> None:
     assert time.thread_time() - begin < 5
 
 
-def test_subject_that_takes_too_many_steps_is_refused() -> None:
+def test_certificate_subject_that_takes_too_many_matching_steps_is_refused() -> None:
     apply = parse_mapping_rules(SIX_GROUPS, GroupPattern)
     with pytest.raises(ValueError, match="takes too long"):
         apply("CN=" + ",OU=,O=,L=,ST=," * 5_000)
 
 
 @pytest.mark.parametrize("value", ["ann\x00.evil", "ann\n", "änn\u202eüñ", "\U0001f600", "a" * 1_000])
-def test_names_with_odd_characters_are_kept_whole(value: str) -> None:
+def test_certificate_names_with_unusual_characters_are_not_changed_or_cut(value: str) -> None:
     name = f"CN={value},O=Org"
     assert parse_mapping_rules("DEFAULT", GroupPattern)(name) == name
     assert parse_mapping_rules("RULE:(?s)^CN=(.*?),.*$/$1/", GroupPattern)(name) == value

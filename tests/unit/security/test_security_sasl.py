@@ -1,4 +1,4 @@
-"""SASL exchanges: the RFC's example, both sides against each other, wrong and malicious messages."""
+"""Tests SASL exchanges: the RFC's example, client with server, wrong and malicious messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def server(mechanism: ScramMechanism = SHA_256, **users: str) -> ScramServer:
     return ScramServer(mechanism, known.get, "servernonce", SECRET)
 
 
-def test_scram_gives_the_messages_of_rfc_7677() -> None:
+def test_scram_exchange_has_the_messages_of_the_example_in_rfc_7677() -> None:
     salt = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
     keys = credential(SHA_256, "pencil", salt)
     client = ScramClient(SHA_256, "user", "pencil", "rOprNGfwEbeRWgbNEkqO")
@@ -123,7 +123,7 @@ def test_scram_authorization_id_has_to_be_the_user_name_in_the_same_case(other: 
     assert server(ann="secret").step(b"n,a=ann,n=ann,r=nonce").startswith(b"r=nonce")
 
 
-def test_first_answer_to_a_known_token_takes_no_hashing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_response_to_a_known_token_computes_no_salted_password(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[bytes] = []
 
     def counting(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
@@ -146,7 +146,7 @@ def test_first_answer_to_a_known_token_takes_no_hashing(monkeypatch: pytest.Monk
     assert len(hashed) == 1
 
 
-def test_names_without_a_credential_get_the_same_salt_on_every_node_of_a_cluster_and_no_other() -> None:
+def test_made_up_salt_of_an_unknown_user_depends_only_on_cluster_and_secret_and_name() -> None:
     def salt(cluster_id: str, key: str | None, name: str) -> bytes:
         return credential_of_nobody(SHA_256, secret_of_nobody(cluster_id, key), name, ()).salt
 
@@ -227,7 +227,7 @@ def test_changed_scram_final_message_is_refused(change: Callable[[bytes], bytes]
 
 
 @given(st.binary(max_size=60), st.binary(max_size=60))
-def test_random_messages_authenticate_no_client(first: bytes, final: bytes) -> None:
+def test_random_messages_never_authenticate_a_client(first: bytes, final: bytes) -> None:
     sasl = SaslServer({"SCRAM-SHA-256": lambda: server(ann="secret")})
     sasl.handshake("SCRAM-SHA-256")
     for message in (first, final):
@@ -263,7 +263,7 @@ def plain_listener() -> SaslServer:
     )
 
 
-def test_sasl_exchange_follows_a_handshake_and_ends_with_the_user_name() -> None:
+def test_sasl_handshake_and_valid_token_authenticate_the_user() -> None:
     sasl = plain_listener()
     assert not sasl.handshake("GSSAPI")
     assert sasl.handshake("PLAIN")
@@ -311,7 +311,7 @@ def test_sasl_exchange_with_too_many_steps_is_ended() -> None:
         sasl.token(b"")
 
 
-def test_jaas_line_has_a_module_and_options() -> None:
+def test_jaas_line_is_parsed_into_a_module_and_its_options() -> None:
     entry = parse_jaas(
         "org.apache.kafka.common.security.plain.PlainLoginModule required\n"
         ' username="admin" password="a\\"b=c;d" user_ann="x y";'
@@ -324,7 +324,7 @@ def test_jaas_line_has_a_module_and_options() -> None:
 @pytest.mark.parametrize(
     "text", ["", ";", "Module;", "Module required", 'Module always a="b";', 'M required a="b;', "M required a b;"]
 )
-def test_jaas_line_that_cannot_be_parsed_is_refused_without_its_values(text: str) -> None:
+def test_error_for_an_invalid_jaas_line_does_not_contain_its_values(text: str) -> None:
     with pytest.raises(ValueError, match=r"the (line|options) ") as refused:
         parse_jaas(text)
     assert '"b' not in str(refused.value)

@@ -1,4 +1,4 @@
-"""SCRAM users of `storage format --add-scram`, in Kafka's syntax."""
+"""Tests the SCRAM users of `storage format --add-scram`, in Kafka's syntax."""
 
 from __future__ import annotations
 

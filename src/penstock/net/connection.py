@@ -5,8 +5,9 @@ A connection is in one of these states, and starts its next request only if it i
   busy       a request is in progress
   muted      a quota delays the next request; finished responses are still sent
   congested  more than `write_queue_max_bytes` of responses are unsent
-While it is not free, arriving frames are queued up to `pipelined_max_bytes`. Then reading pauses, and TCP slows the
-peer down. A free connection also queues frames when this pass of the loop has started enough requests (`turns`).
+While a connection is not free, arriving frames are queued up to `pipelined_max_bytes`. Then reading pauses, and TCP
+slows the peer down. A free connection also queues frames when this pass of the loop has started enough requests
+(`turns`).
 """
 
 import asyncio
@@ -127,16 +128,16 @@ class Connection(asyncio.BufferedProtocol):
     def close(self, reason: str, kind: str = "closed") -> None:
         """Closes the connection once all finished responses are sent. Drops requests that have not started.
 
-        `kind` groups similar log lines.
+        `kind` groups log lines, because the number of lines of each kind is limited.
         """
         if not self._closing:
             self._server.log.warning(kind, f"{self!r} closed: {reason}")
             self._shut()
 
     def mute_for(self, seconds: float) -> None:
-        """Starts no further request of this connection for the given time.
+        """Delays further requests of this connection for the given time.
 
-        After several calls, the latest end time counts.
+        If called several times, the latest end time applies.
         """
         until = self._server.loop.time() + seconds
         if self._mute_timer is not None:
@@ -148,7 +149,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def muted_s(self) -> float:
-        """Returns the remaining mute time in seconds. Until then no further request of this connection starts."""
+        """Returns the remaining time in seconds for which `mute_for` delays requests of this connection."""
         return 0.0 if self._mute_timer is None else max(0.0, self._muted_until - self._server.loop.time())
 
     def on_close(self, callback: Callable[[], None]) -> None:
@@ -291,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
             self._head = bytes(view[position:count])
 
     def _keep_rest(self, rest: bytes) -> None:
-        """Keeps the bytes of a read that are not processed yet: one read may contain thousands of tiny requests."""
+        """Keeps the unprocessed bytes of a read, because one read may contain thousands of tiny requests."""
         self._rest = rest
         self._queued_bytes += len(rest)
         self._server.budget.take(len(rest))
@@ -435,7 +436,7 @@ class Connection(asyncio.BufferedProtocol):
 
         The exception is unexpected, because the dispatcher handles all expected errors itself.
         """
-        self._server.log.exception("request failed", f"an unexpected error closes {self!r}", error)
+        self._server.log.exception("request failed", f"an unexpected error in a request handler closes {self!r}", error)
         self.close("its request failed; the log has the exception", "failed")
 
     # The queue behind the request in progress
@@ -547,7 +548,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _expire(self, why: str) -> bool:
         limit = self._server.limits.connections_max_idle_ms
-        self._server.logger.debug("%r closed: %s for connections.max.idle.ms=%d", self, why, limit)
+        self._server.logger.debug("%r closed: %s for %d ms (connections.max.idle.ms)", self, why, limit)
         self._shut(abort=self._congested)
         return True
 

@@ -41,13 +41,14 @@ class PartialFrame:
         return len(self._buffer)
 
     def tail(self) -> memoryview:
-        """Returns the part of the buffer into which the next bytes of the frame are read."""
+        """Returns the free part of the buffer, into which the next bytes of the frame are read."""
         if self.received == len(self._buffer):
             self._grow()
         return memoryview(self._buffer)[self.received :]
 
     def advance(self, count: int) -> bool:
-        """Records that `count` bytes were read into the tail. Returns True if the frame is complete."""
+        """Records that `count` bytes were read into the free part of the buffer. Returns True if the frame is
+        complete."""
         self.received += count
         return self.received == self.size
 
@@ -75,7 +76,8 @@ def size_refusal(size: int, max_bytes: int) -> str:
 
 
 def foreign_protocol(start: bytes) -> str | None:
-    """Returns the name of another protocol, such as HTTP, if the first bytes look like it; otherwise None."""
+    """Returns the name of another protocol, such as HTTP, if the first bytes of a connection look like that protocol;
+    otherwise None."""
     if start[:2] == b"\x16\x03":
         return "a TLS handshake"
     if start in _HTTP_STARTS:
@@ -93,7 +95,7 @@ class FrameError(Exception):
 class FrameReader:
     """Cuts one stream into frames, for clients, which receive few and large responses.
 
-    A server's connection does not use this class: it cuts its stream from a buffer that all connections share.
+    The connections of a server do not use this class: they read into a buffer that they all share.
     """
 
     __slots__ = ("_head", "_partial", "_view", "max_frame_bytes")

@@ -1,7 +1,8 @@
-"""Accepts TLS connections. Counts each of them before its TLS handshake, and sets a deadline for the handshake.
+"""Accepts TLS connections. Counts each connection before its TLS handshake, and sets a deadline for the handshake.
 
-Otherwise a peer that connects and sends nothing would use a file descriptor that no limit counts. The event loops can't
-count such peers, so this module accepts the sockets and passes each socket to the loop with the current certificate.
+If connections were counted only after the handshake, a peer that connects and sends nothing would hold an uncounted
+file descriptor. Event loops can't count such peers, so this module accepts the sockets and passes each socket to the
+loop with the current certificate.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ class TlsAcceptor:
         self._loop.add_reader(self._socket, self._accept)
 
     def _accept(self) -> None:
-        """Accepts waiting connections, at most ACCEPTS_PER_PASS of them: the loop calls again if more wait."""
+        """Accepts at most ACCEPTS_PER_PASS waiting connections. The event loop calls this method again if more
+        connections wait."""
         for _ in range(ACCEPTS_PER_PASS):
             try:
                 peer, address = self._socket.accept()
@@ -108,7 +110,7 @@ class TlsAcceptor:
         )
 
     def _ended(self, peer: socket.socket, host: str, task: asyncio.Task[None]) -> None:
-        """Closes the socket of a peer whose handshake failed, or was cancelled, perhaps before its first step."""
+        """Closes the socket of a peer whose handshake failed or was cancelled, also if the handshake had not begun."""
         self._handshakes.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is None and not task.cancelled():
@@ -121,7 +123,7 @@ class TlsAcceptor:
             raise error
 
     async def _wait(self, arrival: Arrival) -> None:
-        """Waits `arrival.wait_s` seconds before the server begins the handshake, or refuses the peer."""
+        """Waits `arrival.wait_s` seconds. Raises ConnectionRefusedError if `arrival` refuses the peer."""
         if arrival.wait_s:
             await asyncio.sleep(arrival.wait_s)
         if arrival.refused is not None:

@@ -1,4 +1,4 @@
-"""Defines `Later`: the form in which handlers and dispatchers return a response that they don't have yet."""
+"""Defines `Later`: handlers and dispatchers return it if their response is not available yet."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def result_of(future: asyncio.Future[R]) -> R:
 
 
 class Later(Generic[R_co]):
-    """Holds a response that does not exist yet: `make` makes the response once `source` is done.
+    """Holds a response that is not available yet: `make` makes the response once `source` is done.
 
     `source` is a future, or a coroutine, for which the connection creates a task. `make` is called with the finished
-    future or task, which has a result or an error. It is not called after a cancellation.
+    future or task, which has a result or an error. `make` is not called if `source` was cancelled.
     """
 
     __slots__ = ("make", "source")
@@ -52,5 +52,5 @@ class Later(Generic[R_co]):
 
 
 async def settled(answer: R | Later[R]) -> R:
-    """Returns the response. Waits for it first if it is a `Later`."""
+    """Returns the response `answer`. If `answer` is a `Later`, waits for its response first."""
     return await answer if isinstance(answer, Later) else answer

@@ -51,9 +51,9 @@ class Limits:
 
 
 class Arrival(NamedTuple):
-    """Decides what happens to a new connection: after `wait_s` seconds it is served, or closed if `refused` is set.
+    """Describes what happens to a new connection: after `wait_s` seconds it is served, or closed if `refused` is set.
 
-    `refused` is the reason for the log.
+    `refused` is the reason that is logged.
     """
 
     wait_s: float = 0.0
@@ -135,8 +135,8 @@ class ByteBudget:
     """Counts the bytes that the server's connections hold.
 
     One budget counts request frames, another budget counts responses. While the budget for frames is used up,
-    connections wait before they read a new frame. A frame whose first bytes have arrived is still completed, so the
-    limit can be exceeded, as in Kafka's memory pool.
+    connections wait before they read a new frame. A frame that has begun to arrive is read to its end, so the limit can
+    be exceeded, as in Kafka's memory pool.
     """
 
     __slots__ = ("_waiting", "limit", "used")
@@ -195,13 +195,13 @@ class ByteBudget:
 
 
 class Idler(Protocol):
-    """The interface of a connection or a similar object that an IdleWheel watches."""
+    """Declares the interface of a connection, or of a similar object, that an IdleWheel watches."""
 
     active_tick: int
     idle_slot: int
 
     def idle_expired(self) -> bool:
-        """Closes the connection or decides to keep it open. Called when the connection was idle for a whole period.
+        """Closes the connection, or keeps it open if a request is in progress. Called after a whole idle period.
 
         Returns True if the connection is closed, False if it stays open.
         """
@@ -256,7 +256,8 @@ class IdleWheel:
 
 
 class LimitedLog:
-    """Keeps a peer from flooding the log: logs some lines of each kind per period, and counts the lines left out."""
+    """Limits how many log lines a peer can cause: logs some lines of each kind per period, and counts the omitted
+    lines."""
 
     LINES = 5
     PERIOD_S = 10.0
@@ -269,7 +270,8 @@ class LimitedLog:
         self._kinds: dict[str, tuple[float, int]] = {}
 
     def info(self, kind: str, message: Callable[[], str]) -> None:
-        """Logs the text that `message` returns, if the limit for log lines allows. Calls `message` only then."""
+        """Logs the text that `message` returns, if the limit for log lines allows it. Otherwise does not call
+        `message`."""
         if self._shows(kind):
             self._logger.info("%s", message())
 
@@ -278,7 +280,7 @@ class LimitedLog:
             self._logger.warning("%s", message)
 
     def exception(self, kind: str, message: str, error: BaseException) -> None:
-        """Logs an error with its stack trace, if the limit for log lines allows.
+        """Logs an error with its stack trace, if the limit for log lines allows it.
 
         The limit applies because a peer may be able to cause this error at will.
         """

@@ -19,7 +19,7 @@ UNLIMITED = 2_147_483_647
 
 
 class Listening(Protocol):
-    """The interface of an open listening socket, or of several sockets on the same port."""
+    """Declares the interface of an open listening socket, or of several sockets on the same port."""
 
     @property
     def port(self) -> int:
@@ -55,7 +55,7 @@ class Network(Protocol):
         *,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """Connects to `host` and `port`, and calls `connection_made` of the protocol that `factory` makes.
+        """Connects to `host` and `port`, and passes the connection to the protocol that `factory` makes.
 
         Raises OSError.
         """
@@ -78,7 +78,8 @@ class _RealListening:
 
 @dataclass(frozen=True, slots=True)
 class RealNetwork:
-    """Opens TCP sockets on the running loop. A socket buffer size of -1 leaves the size to the operating system."""
+    """Opens TCP sockets on the running event loop. A socket buffer size of -1 leaves the size to the operating
+    system."""
 
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1

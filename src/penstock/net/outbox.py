@@ -62,7 +62,7 @@ class Outbox:
             self.flush()
 
     def put_watched(self, reply: WatchedReply, loop: asyncio.AbstractEventLoop) -> None:
-        """Writes a response at once, and calls its `sent` when the transport has nothing left to send."""
+        """Writes a response at once, and calls the response's `sent` when the transport has sent all bytes."""
         self.put(reply)
         self.flush()
         self._look(reply, loop, 0.0)
@@ -100,8 +100,7 @@ class Outbox:
             self._budget.take(self.unsent_bytes)
 
     def read(self) -> None:
-        """Stops counting the bytes against the budget. Called when the peer has read them, or when the connection is
-        closed.
-        """
+        """Stops counting unsent bytes against the budget. Called when the peer has read the bytes, or when the
+        connection is closed."""
         unsent, self.unsent_bytes = self.unsent_bytes, 0
         self._budget.give_back(unsent)

@@ -1,4 +1,4 @@
-"""Defines a dispatcher's replies to a request, which a connection sends."""
+"""Defines the replies that a dispatcher returns for a request and that a connection sends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.net.framing import Buffer
 
 
 class Close:
-    """Tells the connection to close. It carries the reason, which is written to the log."""
+    """Tells the connection to close. Holds the reason for the log."""
 
     __slots__ = ("reason",)
 

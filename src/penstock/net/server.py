@@ -176,7 +176,7 @@ class Server:
             return
         left = dict.fromkeys((*self.connections.values(), *self.in_progress))
         self.logger.warning(
-            "stopping: %d connections were closed with requests in progress, %.1f s after the stop began",
+            "stopping: %d connections with requests in progress were closed, %.1f s after the stop began",
             len(left),
             grace_s,
         )
@@ -254,7 +254,7 @@ class Server:
     def _delay(self, connection: Connection, arrival: Arrival) -> None:
         """Delays the requests of a new connection, to keep the limit on the rate of new connections.
 
-        `arrival` has the delay. If `arrival` refuses the connection, it is closed after this delay.
+        `arrival` contains the delay. If `arrival` refuses the connection, the connection is closed after the delay.
         """
         if arrival.refused is not None:
             self.refused += 1
@@ -264,7 +264,8 @@ class Server:
             connection.mute_for(arrival.wait_s)
 
     def _make_room(self) -> None:
-        """Closes the client connection that was idle longest, so that another node can connect, as in Kafka."""
+        """Closes the client connection that was idle longest, so that another node of the cluster can connect, as in
+        Kafka."""
         clients = (each for each in self.connections.values() if not each.listener.protected and not each.closed)
         idle = min(clients, key=lambda each: each.active_tick, default=None)
         if idle is not None:

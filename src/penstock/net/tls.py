@@ -28,7 +28,7 @@ _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required
 
 
 class TlsError(ValueError):
-    """Raised for a TLS configuration that can't work. The message names the property and the remedy, but no secret."""
+    """Raised for TLS properties that can't be used. The message names the property and the remedy, but no secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def _read(read: Callable[[str], bytes], name: str, location: str) -> bytes:
         return read(location)
     except OSError as problem:
         raise TlsError(
-            f"{name}: {location} can't be read ({problem.strerror or problem}): check path and mode."
+            f"{name}: {location} can't be read ({problem.strerror or problem}): check the path and its permissions."
         ) from None
 
 
@@ -240,8 +240,8 @@ def check_trust(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
 def _set_ciphers(context: ssl.SSLContext, names: list[str]) -> None:
     """Sets the cipher suites, from Java's names (TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256) or OpenSSL's names.
 
-    Python can't enable single suites of TLS 1.3. So raises TlsError if the list contains only some suites of TLS 1.3. A
-    list without any suite of TLS 1.3 disables TLS 1.3.
+    A list without any suite of TLS 1.3 disables TLS 1.3. Raises TlsError if the list contains only some suites of TLS
+    1.3, because Python can enable only all of them.
     """
     new = {name for name in names if name.startswith(("TLS_AES_", "TLS_CHACHA20_"))}
     if new and not new.issuperset(_SUITES_OF_1_3):

@@ -38,19 +38,18 @@ class Document:
     tls: ssl.SSLContext | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        """Raises ValueError if the URL can't be used. The message has no subject: the caller puts a property's name
-        before it.
-        """
+        """Raises ValueError if the URL can't be used. The message does not name the property: the caller adds its
+        name."""
         parts = self._parts()
         if parts.scheme not in ("file", "https", "http"):
-            raise ValueError("is not a file:// or https:// URL")
+            raise ValueError("the URL is not a file:// or https:// URL")
         if parts.scheme == "file":
             if parts.netloc not in ("", "localhost") or not parts.path:
-                raise ValueError("names no file: use file:///path")
+                raise ValueError("the URL names no file: use file:///path")
         elif not parts.hostname or parts.username is not None:
-            raise ValueError("names no host, or has a user name")
+            raise ValueError("the URL names no host, or has a user name")
         elif parts.scheme == "http" and not _is_loopback(parts.hostname):
-            raise ValueError("is not protected: use https://")
+            raise ValueError("the URL is not protected: use https://")
 
     @property
     def in_file(self) -> bool:
@@ -109,9 +108,9 @@ class Document:
 
 
 class _LentSocket:
-    """Lends a socket to http.client, with one deadline for all bytes of the request and of the response.
+    """Gives http.client a socket, with one deadline for all bytes of the request and of the response.
 
-    A socket's own timeout starts again with each byte: a server that sends its headers slowly would hold the caller's
+    A socket's own timeout starts again with each byte: a server that sends its headers slowly would block the caller's
     thread for hours.
     """
 
@@ -138,7 +137,7 @@ class _LentSocket:
 
 
 class _Reader(io.RawIOBase):
-    """Reads from a lent socket."""
+    """Reads from a `_LentSocket`, within its deadline."""
 
     def __init__(self, lent: _LentSocket) -> None:
         self._lent = lent

@@ -121,7 +121,7 @@ class TokenListener:
                 "'penstock[oauth]', or remove the mechanism from sasl.enabled.mechanisms."
             ) from None
         except ValueError as problem:
-            raise ListenerError(f"listener {listener}: {URL} {problem}.") from None
+            raise ListenerError(f"listener {listener}: {URL} can't be used: {problem}.") from None
         audiences = (each.strip() for each in (read("sasl.oauthbearer.expected.audience") or "").split(","))
         self._rules = TokenRules(
             frozenset(filter(None, audiences)),
@@ -163,5 +163,5 @@ class TokenListener:
 def _seconds(read: Read, name: str) -> float:
     milliseconds = int(read(name) or 0)
     if milliseconds <= 0:
-        raise ValueError(f"can't be used while {name} is 0 or less: set {name} to more than 0")
+        raise ValueError(f"{name} is 0 or less: set {name} to more than 0")
     return milliseconds / 1000

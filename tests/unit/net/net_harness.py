@@ -1,4 +1,4 @@
-"""A server on loopback and raw clients for it, on either event loop."""
+"""Runs a server on loopback and raw clients for it, on asyncio's event loop and on uvloop."""
 
 import asyncio
 import struct
@@ -37,13 +37,13 @@ def echo(connection: Connection, request: memoryview) -> Reply:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Runs the event loop until the condition holds. The time limit of the test ends the wait."""
+    """Runs the event loop until the condition holds. If it never holds, the time limit of the test ends the wait."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
 class RawClient:
-    """Sends and receives bytes, with no part of the protocol but the size prefix."""
+    """Sends and receives frames. It knows only their size prefix, no other part of the protocol."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -62,7 +62,7 @@ class RawClient:
         return await self.receive()
 
     async def closed_by_server(self) -> bytes:
-        """Returns the bytes that came before the server closed the connection."""
+        """Returns the bytes that arrive until the server closes the connection."""
         try:
             return await self.reader.read()
         except ConnectionError:

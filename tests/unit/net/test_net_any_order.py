@@ -1,7 +1,7 @@
-"""Answers are complete and in order, for any order of events in the network, the peer and the handlers.
+"""Tests that responses are complete and in order, for any order of events in the network, the peer and the handlers.
 
-A connection is driven here without a socket. The steps are drawn at random: bytes arrive in any portions, handlers
-answer at once, later or never, the peer stops and starts reading, quotas mute, the transport pauses, the event loop
+The connection has no socket. The test chooses events at random: bytes arrive in parts of any size, handlers respond at
+once, later or never, the peer stops and starts reading, quotas delay requests, the transport pauses, the event loop
 runs.
 """
 
@@ -35,7 +35,7 @@ def limits(queued_max_request_bytes: int) -> Limits:
 
 
 class Wire:
-    """A transport that the test controls: it keeps the written bytes and pauses writing."""
+    """Imitates a transport: it keeps the written bytes and pauses writing when the test says so."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -74,7 +74,10 @@ class Wire:
 
 
 class World:
-    """Requests are numbered. The first byte of a request body tells how its handler answers."""
+    """Drives a server and one connection with numbered requests.
+
+    The first byte of a request body tells how its handler responds.
+    """
 
     def __init__(self, bodies: list[bytes], budget: int) -> None:
         self.stream = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
@@ -194,7 +197,7 @@ def test_every_request_is_answered_once_and_completely_and_in_order(
 
 @settings(max_examples=examples(60), deadline=None)
 @given(bodies=bodies_of_any_size, walk=steps, budget=budgets)
-def test_connection_lost_at_any_point_releases_all_its_resources(
+def test_connection_that_is_lost_between_any_two_events_releases_all_its_resources(
     bodies: list[bytes], walk: list[int | str], budget: int
 ) -> None:
     async def scenario() -> None:

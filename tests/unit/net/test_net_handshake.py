@@ -1,4 +1,4 @@
-"""TLS connections that are accepted, before and during their handshake."""
+"""Tests TLS connections that are accepted, before and during their handshake."""
 
 import asyncio
 import socket
@@ -9,14 +9,14 @@ from penstock.net.limits import AT_ONCE, Arrival
 
 
 class Admission:
-    """Admits every peer, and closes the acceptor before the handshake of the first peer takes a step."""
+    """Admits every peer, and closes the acceptor before the handshake of the first peer begins."""
 
     def __init__(self) -> None:
         self.acceptor: TlsAcceptor | None = None
         self.inside = 0
 
     def context(self) -> ssl.SSLContext:
-        raise AssertionError("the handshake began")
+        raise AssertionError("the handshake began after the acceptor was closed")
 
     def enter(self, host: str) -> Arrival:
         self.inside += 1
@@ -31,7 +31,7 @@ class Admission:
         raise AssertionError(reason)
 
 
-def test_peer_whose_handshake_has_not_begun_is_closed_and_not_counted_when_the_listener_closes() -> None:
+def test_peer_that_waits_for_its_handshake_is_closed_and_no_longer_counted_when_the_listener_closes() -> None:
     asyncio.run(_close_before_the_handshake())
 
 

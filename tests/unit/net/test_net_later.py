@@ -1,4 +1,4 @@
-"""`Later`, awaited by a caller that has a task already."""
+"""Tests `Later`, a response that is not available yet, with a caller that runs in a task."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from penstock.net.later import Later, settled
 
 
-def test_later_object_whose_answer_is_available_gives_its_result_at_once() -> None:
+def test_settled_returns_a_response_that_is_available_at_once() -> None:
     assert asyncio.run(settled(7)) == 7
 
 
 @pytest.mark.parametrize("shaped", [False, True])
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_function_settled_returns_the_result_of_the_awaitable_in_a_later_object(kind: str, shaped: bool) -> None:
+def test_settled_waits_for_the_source_of_a_later_response(kind: str, shaped: bool) -> None:
     async def work() -> int:
         await asyncio.sleep(0)
         return 3
@@ -29,7 +29,7 @@ def test_function_settled_returns_the_result_of_the_awaitable_in_a_later_object(
 
 
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_error_of_the_awaitable_in_a_later_object_is_passed_to_the_function_make(kind: str) -> None:
+def test_error_of_the_source_of_a_later_response_is_passed_to_make(kind: str) -> None:
     async def work() -> int:
         raise ZeroDivisionError
 
@@ -42,7 +42,7 @@ def test_error_of_the_awaitable_in_a_later_object_is_passed_to_the_function_make
 
 @pytest.mark.parametrize("shaped", [False, True])
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_cancelling_the_caller_cancels_the_awaitable_in_a_later_object(kind: str, shaped: bool) -> None:
+def test_cancelling_the_caller_cancels_the_source_of_a_later_response(kind: str, shaped: bool) -> None:
     async def scenario() -> None:
         waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

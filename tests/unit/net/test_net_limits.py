@@ -1,4 +1,4 @@
-"""The limits by themselves, without sockets."""
+"""Tests the limits of a server without sockets."""
 
 import logging
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Sleeper:
         return True
 
 
-def test_the_idle_wheel_expires_connections_after_one_whole_idle_period() -> None:
+def test_connection_expires_after_one_whole_idle_period() -> None:
     wheel = IdleWheel()
     for _ in range(5):
         wheel.tick()
@@ -46,7 +46,7 @@ def test_the_idle_wheel_expires_connections_after_one_whole_idle_period() -> Non
     assert active.expired_at == []
 
 
-def test_idle_wheel_checks_an_expired_connection_at_each_tick_until_the_connection_may_close() -> None:
+def test_idle_connection_that_may_not_close_yet_is_checked_again_at_each_tick() -> None:
     wheel = IdleWheel()
     held = Sleeper(wheel=wheel, stays=True)
     wheel.add(held)
@@ -57,7 +57,7 @@ def test_idle_wheel_checks_an_expired_connection_at_each_tick_until_the_connecti
     assert held.expired_at == [41]
 
 
-def test_the_idle_wheel_expires_connections_in_the_order_of_arrival() -> None:
+def test_idle_connections_expire_in_the_order_of_their_arrival() -> None:
     wheel = IdleWheel()
     order: list[Sleeper] = []
 
@@ -74,7 +74,7 @@ def test_the_idle_wheel_expires_connections_in_the_order_of_arrival() -> None:
     assert order == sleepers[::-1]
 
 
-def test_the_idle_wheel_does_not_expire_removed_connections() -> None:
+def test_removed_connection_does_not_expire() -> None:
     wheel = IdleWheel()
     gone = Sleeper(wheel=wheel)
     wheel.add(gone)
@@ -146,7 +146,7 @@ def test_connection_counts_return_to_zero_when_all_connections_are_closed() -> N
     ],
 )
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
-def test_some_connections_from_loopback_are_always_admitted(limits: Limits, host: str) -> None:
+def test_limited_number_of_loopback_connections_is_admitted_despite_all_other_limits(limits: Limits, host: str) -> None:
     counts = ConnectionCounts(limits)
     for _ in range(limits.loopback_connections):
         assert counts.refusal(host) is None
@@ -156,14 +156,14 @@ def test_some_connections_from_loopback_are_always_admitted(limits: Limits, host
     assert counts.refusal(host) is None
 
 
-def test_connections_are_refused_before_they_take_the_last_descriptors() -> None:
+def test_connection_that_would_take_one_of_the_last_file_descriptors_is_refused() -> None:
     counts = ConnectionCounts(Limits(descriptor_connections=2))
     counts.add("10.0.0.1")
     counts.add("10.0.0.2")
     assert "ulimit -n" in str(counts.refusal("10.0.0.3"))
 
 
-def test_a_listener_for_nodes_counts_connections_per_address_but_not_in_total() -> None:
+def test_listener_for_nodes_is_limited_per_address_but_not_by_max_connections() -> None:
     counts = ConnectionCounts(Limits(max_connections=1, max_connections_per_ip=1))
     counts.add("10.0.0.1")
     assert counts.full
@@ -195,7 +195,7 @@ def test_repeated_stack_traces_do_not_flood_the_log(caplog: pytest.LogCaptureFix
     assert all(record.exc_info is not None for record in caplog.records)
 
 
-def test_a_frame_that_only_announces_its_size_takes_little_memory() -> None:
+def test_frame_that_has_only_announced_a_large_size_takes_little_memory() -> None:
     partial = PartialFrame(100_000_000, memoryview(b""))
     assert partial.capacity == PARTIAL_MIN_BYTES
     received = 0
@@ -206,7 +206,7 @@ def test_a_frame_that_only_announces_its_size_takes_little_memory() -> None:
         received += len(tail)
 
 
-def test_a_complete_frame_has_exactly_its_size_even_while_views_of_its_buffer_exist() -> None:
+def test_complete_frame_is_a_buffer_of_exactly_its_size_even_while_views_of_the_buffer_exist() -> None:
     body = bytes(range(256)) * 1000
     partial = PartialFrame(len(body), memoryview(body)[:10])
     held = []
@@ -223,7 +223,7 @@ def test_a_complete_frame_has_exactly_its_size_even_while_views_of_its_buffer_ex
     assert partial.capacity == len(body)
 
 
-def test_a_client_allocates_memory_for_an_answer_at_once_unless_it_is_huge() -> None:
+def test_client_allocates_the_memory_for_a_response_at_once_unless_the_response_is_huge() -> None:
     for size, room in ((1_000_000, 1_000_000), (100_000_000, ANSWER_AT_ONCE_BYTES)):
         reader = FrameReader(100_000_000)
         start = SIZE.pack(size) + b"begins"

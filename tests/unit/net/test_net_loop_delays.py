@@ -1,4 +1,4 @@
-"""Delays of the event loop, on a clock that the test moves."""
+"""Tests the measurement of event loop delays, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StubLoop:
         call(*args)
 
 
-def test_each_delay_is_counted_and_a_long_one_is_a_stall() -> None:
+def test_each_event_loop_delay_is_counted_and_a_long_delay_counts_as_a_stall() -> None:
     delays, loop = LoopDelays(), StubLoop()
     delays._next(cast(asyncio.AbstractEventLoop, loop))
     for late_s in (0.0, 0.003, STALL_US / 1_000_000 + 0.001, 2.0):
@@ -37,7 +37,7 @@ def test_each_delay_is_counted_and_a_long_one_is_a_stall() -> None:
     assert loop.timers[0][0] == loop.now + PERIOD_S
 
 
-def test_measuring_starts_once_and_stops() -> None:
+def test_measurement_of_loop_delays_starts_only_once_and_stops() -> None:
     async def scenario() -> None:
         delays = LoopDelays()
         delays.start()

@@ -1,4 +1,4 @@
-"""The guarantees of a listener to its clients, and how it protects clients from each other."""
+"""Tests the guarantees of a listener to its clients, and how it protects clients from each other."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ def loop(request: pytest.FixtureRequest) -> str:
 
 
 class Parked:
-    """A dispatcher whose answers wait until the test releases them."""
+    """Implements a dispatcher whose responses wait until the test releases them."""
 
     def __init__(self) -> None:
         self.started: list[bytes] = []
@@ -77,7 +77,7 @@ def test_next_request_starts_only_when_the_previous_request_is_answered(loop: st
     run_on(loop, scenario())
 
 
-def test_a_request_may_be_answered_by_a_coroutine(loop: str) -> None:
+def test_request_whose_handler_is_a_coroutine_is_answered(loop: str) -> None:
     async def answer(request: memoryview) -> Reply:
         await asyncio.sleep(0)
         return [bytes(request).upper()]
@@ -116,7 +116,7 @@ def test_request_frames_that_arrive_in_pieces_are_reassembled(loop: str) -> None
 
 
 @pytest.mark.parametrize("size", [100_000, 131_072, 3_000_000])
-def test_large_frames_arrive_whole_and_the_frames_after_them_arrive_too(loop: str, size: int) -> None:
+def test_large_frame_and_the_frame_after_it_are_received_completely(loop: str, size: int) -> None:
     async def scenario() -> None:
         async with serving() as harness:
             client = await harness.client()
@@ -147,7 +147,7 @@ def test_a_frame_stays_unchanged_after_its_handler_has_returned(loop: str) -> No
     run_on(loop, scenario())
 
 
-def test_answers_stay_in_order_around_a_request_without_an_answer(loop: str) -> None:
+def test_responses_stay_in_order_if_a_request_in_between_gets_no_response(loop: str) -> None:
     def every_other(connection: Connection, request: memoryview) -> Reply:
         return None if request[0] == ord("0") else [request]
 
@@ -161,7 +161,7 @@ def test_answers_stay_in_order_around_a_request_without_an_answer(loop: str) -> 
 
 
 @pytest.mark.parametrize("way", ["sentinel", "reply", "call"])
-def test_a_refused_request_closes_its_connection_after_the_answers_to_earlier_requests(
+def test_connection_that_the_dispatcher_closes_first_sends_the_responses_to_earlier_requests(
     loop: str, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(connection: Connection, request: memoryview) -> Reply:
@@ -188,7 +188,7 @@ def test_a_refused_request_closes_its_connection_after_the_answers_to_earlier_re
 
 
 @pytest.mark.parametrize("where", ["dispatch", "coroutine"])
-def test_an_exception_of_a_handler_closes_only_its_connection(
+def test_exception_of_a_handler_closes_only_the_connection_of_its_request(
     loop: str, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def later() -> Reply:
@@ -213,7 +213,7 @@ def test_an_exception_of_a_handler_closes_only_its_connection(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_client_that_sends_single_bytes_delays_no_other_client(loop: str) -> None:
+def test_client_that_sends_single_bytes_does_not_delay_another_client(loop: str) -> None:
     async def scenario() -> None:
         async with serving() as harness:
             slow, other = await harness.client(), await harness.client()
@@ -225,7 +225,7 @@ def test_client_that_sends_single_bytes_delays_no_other_client(loop: str) -> Non
     run_on(loop, scenario())
 
 
-def test_a_client_that_never_reads_is_no_longer_served_and_delays_no_other_client(loop: str) -> None:
+def test_client_that_never_reads_is_no_longer_served_and_does_not_delay_another_client(loop: str) -> None:
     started: list[int] = []
 
     def big(connection: Connection, request: memoryview) -> Reply:
@@ -257,7 +257,7 @@ def test_a_client_that_never_reads_is_no_longer_served_and_delays_no_other_clien
     run_on(loop, scenario())
 
 
-def test_unread_answers_are_counted_and_slow_readers_are_closed(loop: str) -> None:
+def test_unread_responses_count_against_the_budget_and_slow_readers_are_closed(loop: str) -> None:
     async def scenario() -> None:
         limits = Limits(queued_max_response_bytes=30_000_000, slow_reader_timeout_ms=0)
         async with serving(lambda *_: [bytes(20_000_000)], limits) as harness:
@@ -278,7 +278,7 @@ def test_unread_answers_are_counted_and_slow_readers_are_closed(loop: str) -> No
     run_on(loop, scenario())
 
 
-def test_answer_that_exceeds_the_memory_for_unread_answers_closes_its_connection(loop: str) -> None:
+def test_connections_are_closed_when_unread_responses_exceed_twice_their_memory_limit(loop: str) -> None:
     async def scenario() -> None:
         async with serving(lambda *_: [bytes(20_000_000)], Limits(queued_max_response_bytes=15_000_000)) as harness:
             deaf = [await harness.client() for _ in range(3)]
@@ -293,7 +293,7 @@ def test_answer_that_exceeds_the_memory_for_unread_answers_closes_its_connection
     run_on(loop, scenario())
 
 
-def test_connections_with_the_oldest_unread_answers_are_closed_first_when_the_memory_budget_is_exceeded(
+def test_connections_with_the_oldest_unread_responses_are_closed_first(
     loop: str,
 ) -> None:
     async def scenario() -> None:
@@ -314,7 +314,7 @@ def test_connections_with_the_oldest_unread_answers_are_closed_first_when_the_me
     run_on(loop, scenario())
 
 
-def test_server_pauses_reading_while_many_requests_of_a_connection_wait_and_then_resumes(loop: str) -> None:
+def test_server_pauses_reading_a_connection_while_too_many_of_its_requests_wait(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()
         async with serving(parked, Limits(pipelined_max_bytes=1000)) as harness:
@@ -359,7 +359,7 @@ def test_a_connection_with_another_protocol_is_closed_and_the_log_names_the_prot
     assert len(caplog.records) == 1
 
 
-def test_muted_connection_delays_the_next_request_but_not_the_current_answer(loop: str) -> None:
+def test_mute_delays_the_next_request_of_a_connection_but_not_the_current_response(loop: str) -> None:
     async def scenario() -> None:
         def mute(connection: Connection, request: memoryview) -> Reply:
             if bytes(request) == b"greedy":
@@ -380,7 +380,7 @@ def test_muted_connection_delays_the_next_request_but_not_the_current_answer(loo
     run_on(loop, scenario())
 
 
-def test_a_muted_connection_continues_when_its_mute_time_is_over(loop: str) -> None:
+def test_muted_connection_serves_the_next_request_when_its_mute_time_is_over(loop: str) -> None:
     async def scenario() -> None:
         def mute(connection: Connection, request: memoryview) -> Reply:
             connection.mute_for(0.02)
@@ -396,7 +396,7 @@ def test_a_muted_connection_continues_when_its_mute_time_is_over(loop: str) -> N
     run_on(loop, scenario())
 
 
-def test_the_newest_connection_beyond_a_limit_is_refused(loop: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_new_connection_beyond_max_connections_is_refused(loop: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with serving(limits=Limits(max_connections=2, loopback_connections=0)) as harness:
             first, second, third = [await harness.client() for _ in range(3)]
@@ -434,7 +434,7 @@ def test_connection_from_a_broker_replaces_the_longest_idle_client_connection_at
     assert "max.connections is reached and another node needs a connection" in caplog.text
 
 
-def test_connections_per_address_are_limited_with_overrides_by_name(loop: str) -> None:
+def test_connections_per_address_are_limited_and_overrides_accept_host_names(loop: str) -> None:
     async def scenario() -> None:
         overrides = {"localhost": 1}
         limits = Limits(max_connections_per_ip=0, max_connections_per_ip_overrides=overrides, loopback_connections=0)
@@ -449,7 +449,7 @@ def test_connections_per_address_are_limited_with_overrides_by_name(loop: str) -
     run_on(loop, scenario())
 
 
-def test_idle_connection_is_closed_and_an_active_or_busy_connection_is_not(loop: str) -> None:
+def test_idle_connection_is_closed_but_not_an_active_or_busy_connection(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()
         async with serving(parked) as harness:
@@ -472,7 +472,7 @@ def test_idle_connection_is_closed_and_an_active_or_busy_connection_is_not(loop:
     run_on(loop, scenario())
 
 
-def test_request_bytes_held_by_the_whole_server_are_bounded(loop: str) -> None:
+def test_request_bytes_of_all_connections_together_are_limited(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()
         async with serving(parked, Limits(queued_max_request_bytes=1000)) as harness:
@@ -512,7 +512,7 @@ def test_connection_with_a_slow_frame_is_closed_when_other_connections_wait_for_
     assert "its request arrives too slowly while other requests wait for queued.max.request.bytes" in caplog.text
 
 
-def test_a_half_closed_client_gets_the_answers_it_waits_for(loop: str) -> None:
+def test_client_that_has_closed_its_sending_side_gets_the_responses_to_its_requests(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()
         async with serving(parked) as harness:
@@ -527,7 +527,7 @@ def test_a_half_closed_client_gets_the_answers_it_waits_for(loop: str) -> None:
     run_on(loop, scenario())
 
 
-def test_requests_of_a_client_that_hung_up_are_still_served(loop: str) -> None:
+def test_requests_of_a_client_that_has_disconnected_are_still_processed(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()
         gone: list[int] = []
@@ -546,7 +546,7 @@ def test_requests_of_a_client_that_hung_up_are_still_served(loop: str) -> None:
     run_on(loop, scenario())
 
 
-def test_stopping_server_completes_requests_in_progress_and_starts_no_other_requests(loop: str) -> None:
+def test_stopping_server_completes_requests_in_progress_and_starts_no_further_requests(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()
         async with serving(parked) as harness:
@@ -566,7 +566,7 @@ def test_stopping_server_completes_requests_in_progress_and_starts_no_other_requ
     run_on(loop, scenario())
 
 
-def test_stopping_closes_connections_whose_requests_outlast_the_grace_period(loop: str) -> None:
+def test_stopping_server_closes_connections_whose_requests_take_longer_than_the_grace_period(loop: str) -> None:
     async def scenario() -> None:
         parked = Parked()
         async with serving(parked) as harness:
@@ -579,7 +579,7 @@ def test_stopping_closes_connections_whose_requests_outlast_the_grace_period(loo
     run_on(loop, scenario())
 
 
-def test_listeners_share_the_server_and_report_their_ports(loop: str) -> None:
+def test_listeners_with_port_0_report_their_ports_and_pass_requests_to_one_dispatcher(loop: str) -> None:
     async def scenario() -> None:
         listeners = [Listener("INTERNAL"), Listener("EXTERNAL", "localhost")]
         seen: list[str] = []
@@ -601,7 +601,7 @@ def test_listeners_share_the_server_and_report_their_ports(loop: str) -> None:
     run_on(loop, scenario())
 
 
-def test_starting_on_a_port_in_use_raises_an_error_and_leaves_no_socket_open(loop: str) -> None:
+def test_start_with_a_port_in_use_raises_an_error_and_leaves_no_socket_open(loop: str) -> None:
     async def scenario() -> None:
         async with serving() as harness:
             second = Server(echo)
@@ -613,7 +613,7 @@ def test_starting_on_a_port_in_use_raises_an_error_and_leaves_no_socket_open(loo
 
 
 @pytest.mark.skipif(not KNOWN, reason="only Linux counts the bytes of a connection")
-def test_traffic_is_counted_while_a_connection_is_open_and_after(loop: str) -> None:
+def test_bytes_of_a_connection_are_counted_while_it_is_open_and_after_it_is_closed(loop: str) -> None:
     async def scenario() -> None:
         async with serving(echo) as harness:
             client = await harness.client()

@@ -1,4 +1,4 @@
-"""How many requests an event loop iteration starts, and in which order connections get their turn."""
+"""Tests how many requests a pass of the event loop starts, and in which order connections start their requests."""
 
 import asyncio
 
@@ -15,9 +15,9 @@ MANY = 1000
 
 
 class Passes:
-    """Handles requests, and counts the requests within one event loop iteration.
+    """Handles requests, and counts the requests of each pass of the event loop.
 
-    An iteration begins before the count does, so two iterations may fall into one count.
+    A pass may begin before its count does, so one count may include requests of two passes.
     """
 
     def __init__(self, *, tasks: bool = False) -> None:
@@ -43,7 +43,7 @@ class Passes:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_event_loop_iteration_starts_a_bounded_number_of_requests_of_one_read(loop: str) -> None:
+def test_pass_of_the_event_loop_starts_a_limited_number_of_requests_from_one_read(loop: str) -> None:
     async def test() -> None:
         passes = Passes()
         async with serving(passes, Limits(pass_max_requests=20)) as harness:
@@ -58,7 +58,7 @@ def test_event_loop_iteration_starts_a_bounded_number_of_requests_of_one_read(lo
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_request_that_needs_a_task_counts_as_several_requests_unless_tasks_start_eagerly(loop: str) -> None:
+def test_request_that_needs_a_task_counts_as_several_requests_before_python_3_12(loop: str) -> None:
     async def test() -> None:
         passes = Passes(tasks=True)
         async with serving(passes, Limits(pass_max_requests=2 * TASK_COST)) as harness:
@@ -74,7 +74,7 @@ def test_request_that_needs_a_task_counts_as_several_requests_unless_tasks_start
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_connection_with_one_request_does_not_wait_for_all_pipelined_requests_of_another_connection(loop: str) -> None:
+def test_single_request_does_not_wait_for_all_pipelined_requests_of_another_connection(loop: str) -> None:
     async def test() -> None:
         passes = Passes()
         async with serving(passes, Limits(pass_max_requests=10)) as harness:
@@ -92,7 +92,7 @@ def test_connection_with_one_request_does_not_wait_for_all_pipelined_requests_of
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_request_that_waited_for_its_turn_has_the_start_time_of_its_wait(loop: str) -> None:
+def test_handler_sees_since_when_its_request_has_waited_for_the_event_loop(loop: str) -> None:
     since: list[int] = []
 
     def note(connection: Connection, frame: memoryview) -> Reply:
@@ -146,7 +146,7 @@ def test_waiting_connections_start_one_request_each_in_turn() -> None:
     assert turns.passes == passes
 
 
-def test_event_loop_iteration_starts_no_request_after_its_time_is_over() -> None:
+def test_pass_of_the_event_loop_starts_no_request_after_its_time_limit() -> None:
     now = 0
     turns = Turns(Limits(pass_max_requests=100, pass_max_ms=10), lambda work: None, lambda: now)
     turns.begin()

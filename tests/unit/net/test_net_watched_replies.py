@@ -1,4 +1,4 @@
-"""Responses whose transmission is measured: when the connection reports them as sent."""
+"""Tests when a connection reports a response as sent, if the transmission of the response is measured."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from penstock.net.reply import Reply, WatchedReply
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_watched_answers_arrive_in_order_and_are_reported_as_sent(loop: str) -> None:
+def test_measured_responses_arrive_in_order_and_are_reported_as_sent(loop: str) -> None:
     sent: list[bytes] = []
 
     def watched(frame: memoryview) -> WatchedReply:
@@ -47,7 +47,7 @@ def test_watched_answers_arrive_in_order_and_are_reported_as_sent(loop: str) -> 
 
 
 class SlowTransport:
-    """Has unsent bytes at the given number of looks."""
+    """Imitates a transport that has unsent bytes until it was asked a given number of times."""
 
     def __init__(self, looks: int) -> None:
         self.looks = looks
@@ -71,7 +71,7 @@ class StubLoop:
         self.calls.append((after_s, lambda: call(*args)))
 
 
-def test_answer_to_a_slow_peer_is_checked_less_and_less_often_until_it_is_sent() -> None:
+def test_transport_of_a_slow_peer_is_checked_at_increasing_intervals_until_the_response_is_sent() -> None:
     outbox, loop = Outbox(ByteBudget(-1)), StubLoop()
     outbox.open(cast(Any, SlowTransport(15)))
     sent: list[bool] = []
@@ -88,7 +88,7 @@ def test_answer_to_a_slow_peer_is_checked_less_and_less_often_until_it_is_sent()
     assert waits[-1] == LAST_LOOK_S
 
 
-def test_an_answer_on_a_lost_connection_ends_its_measurement() -> None:
+def test_measured_response_counts_as_sent_when_its_connection_is_lost() -> None:
     outbox, loop = Outbox(ByteBudget(-1)), StubLoop()
     outbox.open(cast(Any, SlowTransport(100)))
     sent: list[bool] = []

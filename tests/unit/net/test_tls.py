@@ -1,4 +1,5 @@
-"""Key stores and trust stores in every format, and TLS listeners: limits before the handshake, renewed certificates."""
+"""Tests key stores and trust stores in every format, and TLS listeners: limits before the handshake, renewed
+certificates."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ PASSWORD = "store-secret"
 
 
 class Identity:
-    """A self-signed certificate for localhost, with its key."""
+    """Holds a self-signed certificate for localhost, with its key."""
 
     def __init__(self, name: str = "localhost") -> None:
         self.key = ec.generate_private_key(ec.SECP256R1())
@@ -141,7 +142,9 @@ def stores(identity: Identity, where: Path) -> dict[str, dict[str, str]]:
 @pytest.mark.parametrize(
     "kind", ["pem", "pem with password", "pem text", "pkcs12", "jks", "jks with key password", "type not given"]
 )
-def test_tls_client_and_server_both_use_the_configured_store(identity: Identity, tmp_path: Path, kind: str) -> None:
+def test_tls_client_and_server_connect_with_key_and_trust_stores_of_every_format(
+    identity: Identity, tmp_path: Path, kind: str
+) -> None:
     properties = {**stores(identity, tmp_path)[kind], "ssl.client.auth": "required"}
     material = read_material(properties, read_file)
     server, client = server_context(properties, material), client_context(properties, material)
@@ -175,7 +178,7 @@ def test_tls_client_and_server_both_use_the_configured_store(identity: Identity,
         ({"ssl.cipher.suites": "NO_SUCH_SUITE"}, "no suite"),
     ],
 )
-def test_unusable_key_store_is_refused_with_the_name_of_its_property(
+def test_error_for_an_unusable_key_store_names_its_property(
     identity: Identity, tmp_path: Path, change: dict[str, str], reason: str
 ) -> None:
     properties = {**stores(identity, tmp_path)["pem"], **change}
@@ -196,7 +199,7 @@ def test_cipher_suites_restrict_both_versions_of_tls(identity: Identity, tmp_pat
         TlsSource({**properties, "ssl.cipher.suites": "TLS_AES_256_GCM_SHA384"})
 
 
-def test_wrong_passwords_are_refused(identity: Identity, tmp_path: Path) -> None:
+def test_key_store_with_a_wrong_password_is_refused(identity: Identity, tmp_path: Path) -> None:
     for kind, name in (
         ("jks", "ssl.keystore.password"),
         ("pkcs12", "ssl.keystore.password"),
@@ -231,7 +234,7 @@ async def echo(port: int, context: ssl.SSLContext) -> Any:
     return certificate
 
 
-def test_renewed_certificate_is_used_for_new_connections_and_a_broken_certificate_is_not(tmp_path: Path) -> None:
+def test_new_connections_get_the_renewed_certificate_and_a_broken_certificate_is_ignored(tmp_path: Path) -> None:
     async def scenario() -> None:
         first, second = Identity("first"), Identity("second")
         store = tmp_path / "server.pem"
@@ -282,7 +285,7 @@ def test_tls_connections_count_toward_the_limits_before_their_handshake_is_compl
 @pytest.mark.parametrize(
     "junk", [b"\0\0\0\x10" + bytes(16), b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"A" * 100]
 )
-def test_junk_instead_of_a_handshake_closes_only_its_connection(
+def test_random_bytes_instead_of_a_tls_handshake_close_only_their_connection(
     identity: Identity, tmp_path: Path, junk: bytes
 ) -> None:
     async def scenario() -> None:
@@ -307,7 +310,7 @@ def test_listener_refuses_tls_renegotiation(identity: Identity, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("arrival", [Arrival(0.0, "too many"), Arrival(0.01, "too many"), Arrival(0.01)])
-def test_a_connection_beyond_the_rate_waits_or_is_refused_before_its_handshake(
+def test_tls_connection_beyond_the_connection_rate_waits_or_is_refused_before_its_handshake(
     identity: Identity, tmp_path: Path, arrival: Arrival
 ) -> None:
     source = TlsSource(stores(identity, tmp_path)["pem"])

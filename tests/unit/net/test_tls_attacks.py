@@ -1,4 +1,4 @@
-"""Peers that break TLS after the handshake, or inside it, harm their own connection only."""
+"""Tests that a peer that breaks TLS during or after the handshake harms only its own connection."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PING = struct.pack(">i", 4) + b"ping"
 
 
 class Peer:
-    """A TLS client whose records the test can change."""
+    """Implements a TLS client whose records the test can change."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -107,7 +107,7 @@ def attacked(loop: str, where: Path, attack: Callable[[int, ssl.SSLContext], Awa
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("name", ATTACKS)
-def test_broken_records_close_only_their_connection(
+def test_invalid_tls_records_close_only_their_connection(
     loop: str, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def attack(port: int, context: ssl.SSLContext) -> None:
@@ -123,10 +123,10 @@ def test_broken_records_close_only_their_connection(
 
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_data_before_the_end_of_the_handshake_closes_the_connection(
+def test_application_data_before_the_end_of_the_tls_handshake_closes_the_connection(
     loop: str, version: ssl.TLSVersion, tmp_path: Path
 ) -> None:
-    """Early data of TLS 1.3 is not enabled: a replayed request must not be served."""
+    """Checks that early data of TLS 1.3 is not enabled, because an attacker could replay a request in it."""
 
     async def attack(port: int, context: ssl.SSLContext) -> None:
         context.maximum_version = version
@@ -141,7 +141,7 @@ def test_data_before_the_end_of_the_handshake_closes_the_connection(
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_peer_that_closes_its_side_of_the_socket_is_closed(loop: str, tmp_path: Path) -> None:
+def test_server_closes_a_tls_connection_whose_peer_has_closed_its_sending_side(loop: str, tmp_path: Path) -> None:
     async def attack(port: int, context: ssl.SSLContext) -> None:
         peer = Peer(context)
         await peer.connect(port)

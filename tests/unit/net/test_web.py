@@ -1,4 +1,4 @@
-"""Small documents are fetched from protected places only, and within their timeout."""
+"""Tests that small documents are fetched only over TLS, from loopback or from files, and within a timeout."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def server(answer: Callable[[socket.socket], None], tls: ssl.SSLContext | None =
             thread.join()
 
 
-def test_document_is_read_with_and_without_a_length() -> None:
+def test_document_is_read_with_and_without_a_content_length() -> None:
     for head in (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", b"HTTP/1.0 200 OK\r\n\r\n"):
         with server(lambda peer, head=head: peer.sendall(head + b"keys")) as url:  # type: ignore[misc]
             assert Document(url, 10).read() == b"keys"
 
 
-def test_document_is_read_over_tls_from_a_trusted_server_only(tmp_path: Path) -> None:
+def test_document_is_read_over_tls_only_from_a_trusted_server(tmp_path: Path) -> None:
     security = local_security(str(tmp_path / "security"), "127.0.0.1")
     own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     own.load_cert_chain(security.key_store)
@@ -81,7 +81,7 @@ def test_document_is_read_over_tls_from_a_trusted_server_only(tmp_path: Path) ->
         Document(url, 10).read()
 
 
-def test_deadline_of_a_document_includes_headers_that_arrive_slowly() -> None:
+def test_timeout_of_a_document_includes_slow_response_headers() -> None:
     gone = threading.Event()
 
     def answer(peer: socket.socket) -> None:

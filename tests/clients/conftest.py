@@ -1,8 +1,8 @@
-"""Brokers for tests with stock clients, and Kafka's own tools.
+"""Starts brokers for tests with stock clients, and runs Kafka's own tools.
 
-`broker` is a broker in a process of its own, started as a user starts one, shared by the tests of this directory:
-every test makes its own topics. `PENSTOCK_TEST_BOOTSTRAP=host:port` runs the same tests against any other broker,
-such as Apache Kafka, which is how the tests themselves are checked.
+The fixture `broker` starts a broker process like a user does. All tests of this directory share it, and every test
+creates its own topics. `PENSTOCK_TEST_BOOTSTRAP=host:port` runs the same tests against any other broker. To check the
+tests themselves, run them against Apache Kafka.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def bootstrap(broker: RunningBroker) -> str:
 
 @pytest.fixture
 def collected() -> Iterator[None]:
-    """Collects unclosed objects of a test before the next test begins, because warnings are errors there."""
+    """Collects the unclosed objects of a test before the next test begins, because their warnings would fail that
+    test."""
     yield
     gc.collect()
 
@@ -78,7 +79,8 @@ NewTopicName = Callable[..., str]
 
 @pytest.fixture
 def topic(bootstrap: str) -> NewTopicName:
-    """Creates a topic with a unique name: `topic(partitions=3, **{"max.message.bytes": "1000"})`."""
+    """Returns a function that creates a topic with a unique name: `topic(partitions=3, **{"max.message.bytes":
+    "1000"})`."""
 
     def create(partitions: int = 1, **configs: str) -> str:
         name = f"t-{secrets.token_hex(6)}"
@@ -99,7 +101,7 @@ def kafka_jars() -> None:
 
 
 class ToolRunner:
-    """Runs Kafka's tools one after the other in one JVM: see ToolRunner.java."""
+    """Runs Kafka's tools one after the other in one JVM (ToolRunner.java)."""
 
     def __init__(self) -> None:
         source = Path(__file__).parent / "ToolRunner.java"
@@ -129,7 +131,7 @@ class ToolRunner:
 
 @pytest.fixture(scope="session")
 def kafka_tool(kafka_jars: None) -> Iterator[KafkaTool]:
-    """Runs one of Kafka's tool classes to its end; `ok=False` expects a failure."""
+    """Returns a function that runs one of Kafka's tool classes. With `ok=False`, the tool may fail."""
     runner = ToolRunner()
 
     def run(class_name: str, *args: str, stdin: str = "", ok: bool = True) -> subprocess.CompletedProcess[str]:
@@ -149,9 +151,9 @@ DOWNLOAD_S, BUILD_S = 60, 180
 
 @pytest.fixture(scope="session")
 def franz(tmp_path_factory: pytest.TempPathFactory) -> FranzBuilder:
-    """Needs Go, and franz-go in its module cache or a module proxy; the tests are skipped without them.
+    """Returns a function that builds a Go program of tests/clients/franz.
 
-    A missing module is no failure of the broker, but an error of the compiler is one.
+    Skips the tests if Go is not installed, or if franz-go can't be downloaded. A compiler error fails the test.
     """
     go = shutil.which("go")
     if go is None:

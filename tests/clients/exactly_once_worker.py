@@ -1,8 +1,8 @@
-"""Reads a topic and writes each record to another topic, with its own position, in transactions, until it is killed.
+"""Copies the records of one topic to another topic in transactions, together with its offsets, until it is killed.
 
-Any error ends the process, also a round that takes too long (librdkafka 2.16 may wait forever for a lost
-group coordinator); the test restarts it.
-Run as `python exactly_once_worker.py BOOTSTRAP SOURCE SINK GROUP INSTANCE`.
+Any error ends the process, and so does a transaction that takes too long (librdkafka 2.16 may wait forever for a lost
+group coordinator). The test restarts the process. Run as `python exactly_once_worker.py BOOTSTRAP SOURCE SINK GROUP
+INSTANCE`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A group member that runs until its input ends: prints its partitions and processed records, then commits.
+"""Runs a group member until its input ends: prints its partitions and the records that it processes, then commits.
 
 Lines of output: `SECONDS owned 0,1,2` at every change (before partitions are revoked, after they are assigned),
-`SECONDS lost` when the member was removed from the group, `SECONDS value TEXT` for a record. Seconds are those of the
-machine, so that members can be compared. Run as `python group_member.py KIND BOOTSTRAP TOPIC GROUP SESSION_MS`.
+`SECONDS lost` when the member was removed from the group, `SECONDS value TEXT` for a record. Seconds are read from the
+machine's clock, so that the lines of several members can be compared. Run as `python group_member.py KIND BOOTSTRAP
+TOPIC GROUP SESSION_MS`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes a transaction that no coordinator knows, as could happen on brokers before KIP-890."""
+"""Opens a transaction that no coordinator knows, which was possible on brokers before KIP-890."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ class Hanging(NamedTuple):
 
 
 def open_one(bootstrap: str, topic: str, partition: int = 0) -> Hanging:
-    """Opens a hanging transaction with timestamps of an hour ago. Turns off the broker's transaction verification for
-    it."""
+    """Opens a hanging transaction whose records are an hour old.
+
+    Turns off the brokers' transaction verification meanwhile.
+    """
     _verify(bootstrap, "false")
     try:
         producer_id = 1_000_000 + secrets.randbelow(1_000_000)

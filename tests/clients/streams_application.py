@@ -1,4 +1,4 @@
-"""Runs `StreamsCount.java`, a Kafka Streams application, and reads what it writes."""
+"""Runs `StreamsCount.java`, a Kafka Streams application, and reads its output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUICK = {
 
 
 class Application:
-    """A running instance of the application; its log is in `home`."""
+    """Represents a running instance of the application, with its process and its log file."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process = process
@@ -61,7 +61,7 @@ def application(bootstrap: str, home: Path, protocol: str) -> Iterator[Applicati
 
 
 class Output:
-    """The records that a read_committed consumer has read."""
+    """Reads the application's output topic with read_committed, and keeps the values."""
 
     def __init__(self, bootstrap: str) -> None:
         self.values: list[str] = []
@@ -94,6 +94,6 @@ def produce(bootstrap: str, count: int, first: int = 0) -> None:
 
 
 def counts(records: int) -> list[str]:
-    """Returns what the application writes if it counts every record once."""
+    """Returns the values that the application writes if it counts every record exactly once."""
     keys = Counter(f"k{number % KEYS}" for number in range(records))
     return sorted(f"{key} {count + 1}" for key, total in keys.items() for count in range(total))

@@ -1,4 +1,4 @@
-"""aiokafka as a stock client of a Penstock broker."""
+"""Tests aiokafka as a stock client of a Penstock broker."""
 
 from __future__ import annotations
 

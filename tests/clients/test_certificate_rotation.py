@@ -1,4 +1,4 @@
-"""Certificates and their authority are replaced on a cluster with mutual TLS while clients write, read and connect.
+"""Tests that certificates and their authority are replaced on a cluster with mutual TLS while clients write and read.
 
 Every listener requires client certificates, also between nodes. No request may fail, and no record may be lost.
 """
@@ -46,7 +46,7 @@ ANY_REQUEST = ApiVersionsRequest(client_software_name="rotation", client_softwar
 
 @dataclass
 class Stores:
-    """The PEM files of the nodes and of the clients: a key with its certificate, and trusted authorities."""
+    """Holds the PEM files of nodes and clients. Each side has a key with its certificate, and trusted authorities."""
 
     home: Path
     old: Authority = field(init=False)
@@ -66,7 +66,7 @@ class Stores:
         return str(self.home / f"{side}-trust.pem")
 
     def issue(self, side: str, authority: Authority, version: str = "") -> str:
-        """Gives one side a new certificate with the same name, and returns the path."""
+        """Writes a new certificate with the same name for nodes or clients (`side`), and returns its path."""
         return authority.store(f"{side}{version}.pem", {"servers": "node", "clients": "app"}[side])
 
     def trust(self, side: str, *authorities: Authority, version: str = "") -> str:
@@ -95,17 +95,17 @@ class Stores:
         }
 
     def context(self) -> ssl.SSLContext:
-        """Returns the clients' present certificate and authorities, for a new connection."""
+        """Returns a TLS context with the current certificate and authorities of the clients."""
         context = ssl.create_default_context(cafile=self.trusted("clients"))
         context.load_cert_chain(self.key("clients"))
         return context
 
 
 class Load:
-    """Writes, reads and connects all the time.
+    """Runs clients that write, read and connect all the time.
 
-    Some connections stay open from the beginning to the end. All other clients work in sessions: a session takes the
-    certificates and authorities of its moment, as a client that restarts does.
+    Some connections stay open from the beginning to the end. All other clients restart often and read the current
+    certificates and authorities at each start.
     """
 
     def __init__(self, cluster: Cluster, stores: Stores) -> None:
@@ -121,7 +121,8 @@ class Load:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Stops the clients at the end, and then reads what has been written and not read."""
+        """Runs the clients during the `async with` block. Afterwards stops them, and reads the records that are still
+        unread."""
         sessions = (self._visit, self._write, self._write_with_librdkafka, self._read_with_librdkafka)
         async with asyncio.TaskGroup() as tasks:
             for session in sessions:
@@ -141,7 +142,7 @@ class Load:
             self._session_ended.clear()
 
     async def pass_over(self) -> None:
-        """Waits until all clients use the certificates and authorities of now."""
+        """Waits until all clients that restart have started with the current certificates and authorities."""
         before = self._ended.copy()
         # One session may have begun before.
         while len(self._ended) < SESSIONS or any(self._ended[name] < before[name] + 2 for name in self._ended):
@@ -201,7 +202,7 @@ class Load:
             self.problems.append(f"record {number}: {error}")
 
     def _read(self, count: int) -> None:
-        """Reads `count` records, and those that wait behind them, as the only member of a group."""
+        """Reads at least `count` records, as the only member of a group."""
         consumer = Consumer({**self._librdkafka(), "group.id": "readers", "auto.offset.reset": "earliest"})
         consumer.subscribe([TOPIC])
         found: list[Any] = []
@@ -239,7 +240,7 @@ async def ask(port: int, context: ssl.SSLContext) -> None:
 
 
 async def shown_serial(port: int, context: ssl.SSLContext) -> int:
-    """Returns the serial number of the certificate that the listener shows now."""
+    """Returns the serial number of the certificate that the listener uses now."""
     _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
     certificate = writer.get_extra_info("ssl_object").getpeercert()
     writer.close()
@@ -264,7 +265,8 @@ async def accepts(port: int, context: ssl.SSLContext) -> bool:
 
 
 class Changes:
-    """Renews the nodes' stores: in the files that all nodes use, or in new files that dynamic configs name."""
+    """Renews the key and trust stores of the nodes. Changes the files in place, or writes new files and sets dynamic
+    configs."""
 
     def __init__(self, cluster: Cluster, stores: Stores, *, dynamic: bool) -> None:
         self._cluster, self._stores, self._dynamic = cluster, stores, dynamic
@@ -274,7 +276,7 @@ class Changes:
         return f"-{next(self._versions)}" if self._dynamic else ""
 
     async def key(self, authority: Authority) -> None:
-        """Gives the nodes a certificate of the authority, and waits until every listener shows it."""
+        """Gives the nodes a certificate of the authority, and waits until every listener uses it."""
         path = self._stores.issue("servers", authority, self._version())
         wanted, context = serial_number(path), self._stores.context()
         await self._announce("ssl.keystore.location", path)
@@ -285,7 +287,7 @@ class Changes:
         await on_all_listeners(self._cluster, shows)
 
     async def trust(self, *authorities: Authority) -> None:
-        """Gives the nodes a trust store, and waits until every listener accepts clients of these authorities only."""
+        """Gives the nodes a trust store, and waits until every listener accepts only clients of these authorities."""
         path = self._stores.trust("servers", *authorities, version=self._version())
         await self._announce("ssl.truststore.location", path)
         for authority in (self._stores.old, self._stores.new):
@@ -299,7 +301,10 @@ class Changes:
             await on_all_listeners(self._cluster, follows)
 
     async def _announce(self, name: str, path: str) -> None:
-        """Sets the property of one node after the other. Without dynamic configs, the nodes notice the changed file."""
+        """Sets the property on one node after the other.
+
+        Does nothing without dynamic configs, because the nodes notice the changed file.
+        """
         if not self._dynamic:
             return
         admin = AdminClient(self._stores.librdkafka(self._cluster.bootstrap))
@@ -334,7 +339,7 @@ async def rotate(cluster: Cluster, stores: Stores, load: Load, *, dynamic: bool)
 
 
 def replicates_after_a_restart(cluster: Cluster, stores: Stores) -> None:
-    """Waits until a restarted node, which opens all its connections anew, is in sync again."""
+    """Restarts a node, which then opens all its connections again, and waits until the node is in sync."""
     cluster.restart(2)
     admin = AdminClient(stores.librdkafka(cluster.bootstrap))
     while any(len(part.isrs) < 3 for part in admin.list_topics(TOPIC, timeout=60).topics[TOPIC].partitions.values()):

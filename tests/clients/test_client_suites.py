@@ -1,4 +1,4 @@
-"""The test suites of franz-go and librdkafka pass over SASL_SSL: see tools/client_suites.py."""
+"""Tests that the test suites of franz-go and librdkafka pass over SASL_SSL (tools/client_suites.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
 @pytest.mark.parametrize("suite", ["franz-go", "librdkafka"])
-def test_suite_of_a_client_passes_over_sasl_ssl(suite: str, tmp_path: Path) -> None:
+def test_test_suite_of_a_client_library_passes_over_sasl_ssl(suite: str, tmp_path: Path) -> None:
     try:
         results = run(suite, tmp_path)
     except SuiteUnavailable as missing:

@@ -1,4 +1,4 @@
-"""A cluster built as in docs/operations.md: separate roles; nodes join and leave under load."""
+"""Tests a cluster that is built as in docs/operations.md: separate roles; nodes join and leave under load."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COMMAND = [sys.executable, "-m", "penstock.cli.main"]
 
 
 class Machine:
-    """One node's properties, directory and process."""
+    """Holds the properties, the directory and the process of one node."""
 
     def __init__(self, home: Path, node_id: int, port: int, **properties: str) -> None:
         self.home = home / f"machine-{node_id}"

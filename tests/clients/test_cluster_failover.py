@@ -1,4 +1,4 @@
-"""Stock clients whose leader is killed: they pause, but get no error, loss or duplicate."""
+"""Tests stock clients whose leader is killed: they pause, but get no error, no loss and no duplicates."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ def leader_of(cluster: ProcessCluster, topic: str) -> int:
 @pytest.mark.parametrize(
     "client", ["confluent", *(pytest.param(each, marks=pytest.mark.slow) for each in ("kafka-python", "aiokafka"))]
 )
-def test_clients_continue_after_a_short_pause_when_a_leader_is_killed(cluster: ProcessCluster, client: str) -> None:
+def test_stock_clients_continue_after_a_short_pause_when_a_leader_is_killed(
+    cluster: ProcessCluster, client: str
+) -> None:
     book = Book(f"failover-{client}", PARTITIONS)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
     admin.create_topics([NewTopic(book.topic, PARTITIONS, 3)])[book.topic].result(timeout=120)

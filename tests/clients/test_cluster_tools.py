@@ -1,4 +1,4 @@
-"""Kafka's own tools, unchanged, on a cluster of three."""
+"""Tests Kafka's own tools, unchanged, on a cluster of three nodes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_kafkas_quorum_tool_describes_the_quorum(tool: Tool) -> None:
     assert sum("Follower" in row.split() for row in rows) == 2
 
 
-def test_a_controller_is_removed_from_the_quorum_and_added_again(
+def test_kafkas_quorum_tool_removes_a_controller_and_adds_it_again(
     tool: Tool, cluster: ProcessCluster, kafka_tool: KafkaTool
 ) -> None:
     status = tool(QUORUM, "describe", "--status")
@@ -94,7 +94,7 @@ def test_a_controller_is_removed_from_the_quorum_and_added_again(
     until(lambda: voters() == {1, 2, 3}, "it doesn't vote again")
 
 
-def test_a_throttled_reassignment_can_be_started_verified_listed_and_cancelled(tool: Tool, tmp_path: Path) -> None:
+def test_kafkas_tool_runs_a_throttled_reassignment_and_then_removes_the_throttle(tool: Tool, tmp_path: Path) -> None:
     tool(TOPICS, "--create", "--topic", "moved", "--replica-assignment", "1:2,2:3,3:1")
     subject = tmp_path / "topics.json"
     subject.write_text(json.dumps({"version": 1, "topics": [{"topic": "moved"}]}))
@@ -127,7 +127,7 @@ def test_a_throttled_reassignment_can_be_started_verified_listed_and_cancelled(t
     assert "throttled.replicas=" not in throttle
 
 
-def test_a_slow_reassignment_is_listed_and_cancelled(
+def test_kafkas_tool_lists_and_cancels_a_slow_reassignment(
     tool: Tool, kafka_tool: KafkaTool, cluster: ProcessCluster, tmp_path: Path
 ) -> None:
     tool(TOPICS, "--create", "--topic", "slow", "--replica-assignment", "1:2")
@@ -147,7 +147,7 @@ def test_a_slow_reassignment_is_listed_and_cancelled(
     assert sorted(replicas(tool, "slow")[0]) == [1, 2]
 
 
-def test_preferred_leaders_are_elected_after_a_restart(tool: Tool, cluster: ProcessCluster) -> None:
+def test_kafkas_tool_elects_preferred_leaders_after_a_restart(tool: Tool, cluster: ProcessCluster) -> None:
     tool(TOPICS, "--create", "--topic", "led", "--replica-assignment", "1:2:3")
     cluster.kill(1)
     until(lambda: "Leader: 1" not in tool(TOPICS, "--describe", "--topic", "led"), "1 still leads")
@@ -179,7 +179,7 @@ def test_kafkas_tools_show_the_cluster_and_its_features_and_log_directories(
 def test_kafkas_tools_work_with_controllers_as_bootstrap_servers(
     tool: Tool, kafka_tool: KafkaTool, cluster: ProcessCluster
 ) -> None:
-    """KIP-919: output and exit codes equal those with Apache Kafka 4.3.1's controllers."""
+    """Checks that output and exit codes are the same as with controllers of Apache Kafka 4.3.1 (KIP-919)."""
     controllers = ",".join(f"{node.host}:{node.controller_port}" for node in cluster.nodes.values())
     tool(TOPICS, "--create", "--topic", "seen-by-controllers", "--partitions", "1")
 
@@ -193,7 +193,8 @@ def test_kafkas_tools_work_with_controllers_as_bootstrap_servers(
         return done.stdout + done.stderr
 
     def shows(value: int, *entity: str) -> None:
-        """Waits, because a controller that doesn't lead may apply the change a moment later."""
+        """Waits until the config has this value. A controller that is not the leader applies a change a moment
+        later."""
         until(lambda: f"ms={value}" in ask(CONFIGS, "--describe", *entity), f"{value} is not shown")
 
     assert re.search(r"LeaderId:\s+[123]\b", ask_first(QUORUM, "describe", "--status"))
@@ -225,8 +226,8 @@ def test_kafkas_tools_work_with_controllers_as_bootstrap_servers(
     assert "No partition reassignments found" in ask(REASSIGN, "--list")
 
 
-def test_a_broker_is_cordoned_and_uncordoned(tool: Tool) -> None:
-    """KIP-1066: answers equal those of Apache Kafka 4.3.1, except for the wording."""
+def test_cordoned_broker_gets_no_new_replicas_until_it_is_uncordoned(tool: Tool) -> None:
+    """Checks that the responses are the same as in Apache Kafka 4.3.1 (KIP-1066), except for the wording."""
     third = ("--alter", "--entity-type", "brokers", "--entity-name", "3")
     refused = tool(CONFIGS, *third, "--add-config", "cordoned.log.dirs=[*,/nosuch]", ok=False)
     assert "InvalidRequestException" in refused

@@ -1,4 +1,4 @@
-"""librdkafka, through confluent-kafka, as a stock client of a Penstock broker."""
+"""Tests librdkafka, through confluent-kafka, as a stock client of a Penstock broker."""
 
 from __future__ import annotations
 
@@ -79,12 +79,14 @@ def test_confluent_client_consumes_the_records_that_it_produced(
     assert [message.value() for message in consume(bootstrap, name, 100)] == values
 
 
-def test_offsets_of_produced_records_count_up_from_zero(bootstrap: str, topic: NewTopicName) -> None:
+def test_offsets_of_records_that_confluent_produces_count_up_from_zero(bootstrap: str, topic: NewTopicName) -> None:
     delivered = produce(bootstrap, topic(), [{"value": b"v"} for _ in range(50)])
     assert sorted(message.offset() for message in delivered) == list(range(50))
 
 
-def test_idempotent_producer_writes_each_record_once_and_in_order(bootstrap: str, topic: NewTopicName) -> None:
+def test_confluent_idempotent_producer_writes_each_record_once_and_in_order(
+    bootstrap: str, topic: NewTopicName
+) -> None:
     name = topic()
     values = [b"%d" % index for index in range(2000)]
     produce(bootstrap, name, [{"value": value} for value in values], **{"enable.idempotence": True, "linger.ms": 1})
@@ -118,7 +120,7 @@ def test_a_message_of_ten_megabytes_passes_when_the_limit_is_raised(bootstrap: s
     assert consume(bootstrap, name, 1, **settings)[0].value() == value
 
 
-def test_a_message_over_the_limit_is_refused(bootstrap: str, topic: NewTopicName) -> None:
+def test_confluent_gets_an_error_for_a_message_over_the_limit(bootstrap: str, topic: NewTopicName) -> None:
     name = topic(**{"max.message.bytes": "1000"})
     errors: list[KafkaError] = []
     producer = Producer({"bootstrap.servers": bootstrap})
@@ -136,7 +138,7 @@ def test_consumer_that_starts_at_an_offset_gets_the_record_at_that_offset_first(
     assert [(message.offset(), message.value()) for message in got[:5]] == [(n, b"%d" % n) for n in range(42, 47)]
 
 
-def test_offsets_are_found_by_time(bootstrap: str, topic: NewTopicName) -> None:
+def test_confluent_finds_offsets_by_time(bootstrap: str, topic: NewTopicName) -> None:
     name = topic()
     for index in range(10):
         produce(bootstrap, name, [{"value": b"v", "timestamp": 1_700_000_000_000 + index * 1000}])
@@ -151,7 +153,9 @@ def test_offsets_are_found_by_time(bootstrap: str, topic: NewTopicName) -> None:
         consumer.close()
 
 
-def test_records_with_the_same_key_go_to_one_partition_in_order(bootstrap: str, topic: NewTopicName) -> None:
+def test_records_with_the_same_key_go_to_one_partition_and_keep_their_order(
+    bootstrap: str, topic: NewTopicName
+) -> None:
     name = topic(partitions=6)
     records = [{"key": b"key-%d" % (index % 10), "value": b"%d" % index} for index in range(200)]
     delivered = produce(bootstrap, name, records)
@@ -162,7 +166,7 @@ def test_records_with_the_same_key_go_to_one_partition_in_order(bootstrap: str, 
     assert len({partition for partitions in home.values() for partition in partitions}) > 1
 
 
-def test_the_end_of_a_partition_is_reported(bootstrap: str, topic: NewTopicName) -> None:
+def test_confluent_consumer_is_told_when_it_reaches_the_end_of_a_partition(bootstrap: str, topic: NewTopicName) -> None:
     name = topic()
     produce(bootstrap, name, [{"value": b"v"}])
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.partition.eof": True})
@@ -186,7 +190,9 @@ def admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap})
 
 
-def test_topics_are_created_listed_extended_and_deleted(admin: AdminClient, topic: NewTopicName) -> None:
+def test_confluent_admin_client_creates_and_lists_and_extends_and_deletes_topics(
+    admin: AdminClient, topic: NewTopicName
+) -> None:
     name = topic(partitions=2)
     assert len(admin.list_topics(name, timeout=120).topics[name].partitions) == 2
     admin.create_partitions([NewPartitions(name, 5)])[name].result(20)
@@ -195,14 +201,14 @@ def test_topics_are_created_listed_extended_and_deleted(admin: AdminClient, topi
     assert name not in admin.list_topics(timeout=120).topics
 
 
-def test_a_topic_that_exists_is_not_created_again(admin: AdminClient, topic: NewTopicName) -> None:
+def test_creating_an_existing_topic_with_confluent_fails(admin: AdminClient, topic: NewTopicName) -> None:
     name = topic()
     with pytest.raises(KafkaException) as refused:
         admin.create_topics([NewTopic(name, 1, 1)])[name].result(20)
     assert refused.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
 
 
-def test_configs_are_described_and_changed(admin: AdminClient, topic: NewTopicName) -> None:
+def test_confluent_admin_client_describes_and_changes_configs(admin: AdminClient, topic: NewTopicName) -> None:
     name = topic(**{"retention.ms": "60000"})
     resource = ConfigResource(ResourceType.TOPIC, name)
     described = admin.describe_configs([resource])[resource].result(20)
@@ -214,13 +220,13 @@ def test_configs_are_described_and_changed(admin: AdminClient, topic: NewTopicNa
     assert admin.describe_configs([resource])[resource].result(20)["cleanup.policy"].value == "compact"
 
 
-def test_the_admin_client_describes_the_cluster(admin: AdminClient) -> None:
+def test_confluent_admin_client_describes_the_cluster(admin: AdminClient) -> None:
     cluster = admin.describe_cluster().result(20)
     assert len(cluster.nodes) >= 1
     assert cluster.cluster_id
 
 
-def test_admin_client_lists_offsets(admin: AdminClient, bootstrap: str, topic: NewTopicName) -> None:
+def test_confluent_admin_client_lists_offsets(admin: AdminClient, bootstrap: str, topic: NewTopicName) -> None:
     name = topic()
     produce(bootstrap, name, [{"value": b"v", "timestamp": 1000 + index} for index in (0, 9, 5)])
     partition = TopicPartition(name, 0)
@@ -228,7 +234,9 @@ def test_admin_client_lists_offsets(admin: AdminClient, bootstrap: str, topic: N
         assert admin.list_offsets({partition: spec})[partition].result(20).offset == expected
 
 
-def test_records_are_deleted_up_to_an_offset(admin: AdminClient, bootstrap: str, topic: NewTopicName) -> None:
+def test_confluent_admin_client_deletes_records_up_to_an_offset(
+    admin: AdminClient, bootstrap: str, topic: NewTopicName
+) -> None:
     name = topic()
     produce(bootstrap, name, [{"value": b"%d" % index} for index in range(10)])
     partition = TopicPartition(name, 0, 4)

@@ -1,4 +1,4 @@
-"""One data directory used in turn: created by Apache Kafka, continued by Penstock, and taken over by Kafka again."""
+"""Tests one data directory that Apache Kafka creates, Penstock continues, and Kafka takes over again."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ LOADING = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR, Er
 
 
 class StreamsMember:
-    """A member of a streams group that owns the active tasks which it was assigned."""
+    """Represents a member of a streams group that owns all active tasks assigned to it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -181,7 +181,7 @@ async def ask(bootstrap: str, request: Message) -> Any:
 
 
 def described_streams(bootstrap: str) -> dict[str, tuple[int, list[int]]]:
-    """Returns the epoch and the active tasks of each member, once the coordinator has loaded the group."""
+    """Waits until the coordinator has loaded the group, and returns the epoch and the active tasks of each member."""
     while True:
         [group] = asyncio.run(ask(bootstrap, StreamsGroupDescribeRequest(group_ids=["streams"]))).groups
         if group.error_code not in LOADING:

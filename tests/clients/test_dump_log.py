@@ -1,4 +1,5 @@
-"""Kafka's own tool prints every file of a log without an error: segments, indexes, transactions, producers."""
+"""Tests that Kafka's own tool prints every file of a log without an error: segments, indexes, transactions,
+producers."""
 
 from __future__ import annotations
 

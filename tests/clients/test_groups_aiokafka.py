@@ -1,4 +1,4 @@
-"""Consumer groups with stock aiokafka."""
+"""Tests consumer groups with stock aiokafka."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ async def read(consumers: list[AIOKafkaConsumer], count: int) -> list[bytes]:
     return values
 
 
-def test_members_join_and_leave_and_each_record_is_read_once(bootstrap: str, topic: NewTopicName, group: str) -> None:
+def test_aiokafka_group_reads_each_record_once_while_members_join_and_leave(
+    bootstrap: str, topic: NewTopicName, group: str
+) -> None:
     async def scenario() -> None:
         name = topic(partitions=4)
         consumers = [member(bootstrap, name, group) for _ in range(3)]

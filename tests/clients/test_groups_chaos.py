@@ -1,8 +1,8 @@
-"""Members of different clients join, leave, crash and are upgraded: no record is missed, no partition is shared.
+"""Tests groups whose members use different clients, and join, leave, crash and are upgraded. No record may be missed.
 
 Members are processes (`group_member.py`, `GroupMember.java`) that print the partitions they own and the records they
-process. A partition may have only one owner at a time, both by the members' output and by every state in the group's
-log.
+process. A partition may have only one owner at a time, both in the output of the members and in every state of the
+group's log.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def server(session_ms: int) -> dict[str, str]:
 
 @dataclass(slots=True, frozen=True)
 class Stretch:
-    """A period in which a member owned a partition."""
+    """Holds a period in which a member owned a partition."""
 
     began: float
     ended: float
@@ -60,7 +60,7 @@ class Stretch:
 
 
 class Member:
-    """A member's process and its output."""
+    """Holds a member's process and its output."""
 
     def __init__(self, kind: str, bootstrap: str, session_ms: int, output: Path) -> None:
         self.kind = kind
@@ -75,7 +75,7 @@ class Member:
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=err)
 
     def leave(self) -> None:
-        """Requests the member to leave, which takes a moment."""
+        """Ends the member's input, so that it leaves the group soon. Does not wait."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -106,7 +106,8 @@ class Member:
         return {text for _, what, text in self.lines() if what == "value"}
 
     def stretches(self) -> dict[int, list[Stretch]]:
-        """Returns periods of ownership by partition. Periods that end with `lost` are left out."""
+        """Returns periods of ownership by partition. Leaves out periods at whose end the member was removed from the
+        group."""
         found: dict[int, list[Stretch]] = defaultdict(list)
         since: dict[int, float] = {}
         for at, what, text in self.lines():
@@ -169,7 +170,7 @@ class Chaos:
         assert self._producer.flush(30) == 0
 
     def work_for(self, seconds: float) -> None:
-        """Produces records for `seconds`, regardless of events in the group."""
+        """Produces records for `seconds`."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.produce(10)
@@ -232,7 +233,8 @@ class Chaos:
 
 
 def no_partition_was_shared_by_the_log(broker: Broker) -> set[str]:
-    """Replays the group's records and checks every state. Returns the protocols that the group had."""
+    """Replays the group's records and checks that no partition ever has two owners. Returns the protocols that the
+    group had."""
     owners: dict[str, set[tuple[object, int]]] = {}
     protocols = set()
     for record in broker.records("__consumer_offsets"):
@@ -268,7 +270,7 @@ def _disjoint(shares: list[set[tuple[object, int]]]) -> bool:
     return sum(map(len, shares)) == len(set().union(*shares))
 
 
-def test_group_of_different_clients_survives_new_partitions_and_a_member_crash_and_an_upgrade(tmp_path: Path) -> None:
+def test_group_of_different_clients_reads_all_records_despite_a_crash_and_an_upgrade(tmp_path: Path) -> None:
     with Broker(config=server(2000), topics={TOPIC: 4}) as broker:
         chaos = Chaos(broker, tmp_path, session_ms=2000, partitions=4)
         try:
@@ -292,7 +294,7 @@ def test_group_of_different_clients_survives_new_partitions_and_a_member_crash_a
 
 
 def storm(chaos: Chaos, source: random.Random, kinds: tuple[str, ...], members: int, steps: int) -> None:
-    """Applies random events: mostly joins until the group is full, and upgrades in the second half."""
+    """Applies random events to the group: mostly joins until the group is full; also upgrades in the second half."""
     for step in range(steps):
         choices: list[Callable[[], None]] = []
         if len(chaos.alive) < members:
@@ -314,7 +316,9 @@ def storm(chaos: Chaos, source: random.Random, kinds: tuple[str, ...], members: 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_up_to_thirty_members_of_different_clients_join_leave_crash_and_are_upgraded(tmp_path: Path, seed: int) -> None:
+def test_thirty_members_of_different_clients_read_all_records_despite_joins_and_leaves_and_crashes(
+    tmp_path: Path, seed: int
+) -> None:
     with Broker(config=server(6000), topics={TOPIC: 10}) as broker:
         chaos = Chaos(broker, tmp_path, session_ms=6000, partitions=10)
         try:
@@ -343,7 +347,9 @@ def test_up_to_thirty_members_of_different_clients_join_leave_crash_and_are_upgr
 @pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.timeout(180)
-def test_java_members_of_both_protocols_join_leave_crash_and_are_upgraded(tmp_path: Path, kafka_jars: None) -> None:
+def test_java_members_of_both_protocols_read_all_records_despite_joins_and_leaves_and_crashes(
+    tmp_path: Path, kafka_jars: None
+) -> None:
     with Broker(config=server(6000), topics={TOPIC: 5}) as broker:
         chaos = Chaos(broker, tmp_path, session_ms=6000, partitions=5)
         try:

@@ -1,4 +1,4 @@
-"""Consumer groups with stock confluent-kafka (librdkafka)."""
+"""Tests consumer groups with stock confluent-kafka (librdkafka)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def consuming(bootstrap: str, topic: str, group: str, count: int = 1, **settings
 
 
 def poll_until(consumers: list[Consumer], done: Callable[[], bool]) -> list[str]:
-    """Returns the records that the consumers read until `done`."""
+    """Polls the consumers until `done` returns True, and returns the records that they read."""
     values: list[str] = []
     deadline = time.monotonic() + LIMIT_S
     while not done():
@@ -91,14 +91,14 @@ def shares(consumers: list[Consumer]) -> list[set[int]]:
 
 
 def spread(consumers: list[Consumer], partitions: int) -> bool:
-    """True if every partition has one owner and the members' counts differ by at most one."""
+    """Returns True if every partition has one owner and the members' partition counts differ by at most one."""
     owned = shares(consumers)
     sizes = [len(share) for share in owned]
     return sum(sizes) == partitions == len(set().union(*owned)) and max(sizes) - min(sizes) <= 1
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-def test_members_share_the_partitions_and_each_record_is_read_once(
+def test_confluent_group_members_share_the_partitions_and_read_each_record_once(
     bootstrap: str, topic: NewTopicName, group: str, strategy: str
 ) -> None:
     name = topic(partitions=6)
@@ -109,7 +109,9 @@ def test_members_share_the_partitions_and_each_record_is_read_once(
         assert sorted(read(consumers, 300), key=int) == [str(index) for index in range(300)]
 
 
-def test_partitions_of_a_leaving_member_are_reassigned(bootstrap: str, topic: NewTopicName, group: str) -> None:
+def test_partitions_of_a_leaving_confluent_group_member_are_reassigned(
+    bootstrap: str, topic: NewTopicName, group: str
+) -> None:
     name = topic(partitions=4)
     with consuming(bootstrap, name, group, 2) as consumers:
         poll_until(consumers, lambda: spread(consumers, 4))
@@ -118,7 +120,7 @@ def test_partitions_of_a_leaving_member_are_reassigned(bootstrap: str, topic: Ne
 
 
 @pytest.mark.slow
-def test_a_silent_member_loses_its_partitions_after_the_session_timeout(
+def test_confluent_group_member_without_heartbeats_loses_its_partitions_after_the_session_timeout(
     bootstrap: str, topic: NewTopicName, group: str
 ) -> None:
     name = topic(partitions=2)
@@ -129,7 +131,9 @@ def test_a_silent_member_loses_its_partitions_after_the_session_timeout(
         poll_until([survivor], lambda: len(survivor.assignment()) == 2)
 
 
-def test_restarted_group_resumes_at_its_committed_offsets(bootstrap: str, topic: NewTopicName, group: str) -> None:
+def test_restarted_confluent_group_continues_at_its_committed_offsets(
+    bootstrap: str, topic: NewTopicName, group: str
+) -> None:
     name = topic(partitions=1)
     produce(bootstrap, name, 20)
     with consuming(bootstrap, name, group) as consumers:
@@ -141,7 +145,7 @@ def test_restarted_group_resumes_at_its_committed_offsets(bootstrap: str, topic:
         assert first + read(consumers, 10) == [str(index) for index in range(20)]
 
 
-def test_group_members_read_partitions_added_later(bootstrap: str, topic: NewTopicName, group: str) -> None:
+def test_confluent_group_members_read_partitions_added_later(bootstrap: str, topic: NewTopicName, group: str) -> None:
     name = topic(partitions=2)
     admin = AdminClient({"bootstrap.servers": bootstrap})
     with consuming(bootstrap, name, group, 2) as consumers:
@@ -152,7 +156,7 @@ def test_group_members_read_partitions_added_later(bootstrap: str, topic: NewTop
         assert sorted(read(consumers, 60), key=int) == [str(index) for index in range(60)]
 
 
-def test_a_static_member_that_restarts_gets_its_partitions_back_without_a_rebalance(
+def test_restarted_static_confluent_member_gets_its_partitions_back_without_a_rebalance(
     bootstrap: str, topic: NewTopicName, group: str
 ) -> None:
     name = topic(partitions=4)
@@ -186,7 +190,7 @@ def test_a_static_member_that_restarts_gets_its_partitions_back_without_a_rebala
         second.close()
 
 
-def test_a_static_member_started_twice_fences_its_first_instance(
+def test_second_confluent_member_with_the_same_instance_id_fences_the_first_member(
     bootstrap: str, topic: NewTopicName, group: str
 ) -> None:
     name = topic(partitions=2)
@@ -216,7 +220,9 @@ def test_a_static_member_started_twice_fences_its_first_instance(
         second.close()
 
 
-def test_admin_client_describes_and_resets_and_deletes_groups(bootstrap: str, topic: NewTopicName, group: str) -> None:
+def test_confluent_admin_client_describes_and_resets_and_deletes_groups(
+    bootstrap: str, topic: NewTopicName, group: str
+) -> None:
     name = topic(partitions=2)
     produce(bootstrap, name, 10)
     admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -243,7 +249,7 @@ def test_admin_client_describes_and_resets_and_deletes_groups(bootstrap: str, to
 
 
 @pytest.mark.slow
-def test_thirty_members_join_and_leave_and_every_record_is_read(
+def test_every_record_is_read_while_thirty_confluent_members_join_and_leave(
     bootstrap: str, topic: NewTopicName, group: str
 ) -> None:
     name = topic(partitions=30)

@@ -1,4 +1,4 @@
-"""KIP-848 groups with stock clients: the broker assigns partitions. Short heartbeat intervals keep the tests fast."""
+"""Tests groups of the consumer protocol (KIP-848) with stock clients. Short heartbeat intervals keep the tests fast."""
 
 from __future__ import annotations
 
@@ -90,14 +90,16 @@ def produce(node: Broker, topic: str, count: int, start: int = 0) -> list[str]:
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
-def test_members_share_a_topic_and_each_record_is_read_once(node: Broker, topic: str, assignor: str) -> None:
+def test_members_of_the_consumer_protocol_share_a_topic_and_read_each_record_once(
+    node: Broker, topic: str, assignor: str
+) -> None:
     with members(node, topic, 3, **{"group.remote.assignor": assignor}) as consumers:
         poll_until(consumers, lambda _: spread(consumers, 6))
         values = produce(node, topic, 100)
         assert sorted(poll_until(consumers, lambda got: len(got) >= 100), key=int) == values
 
 
-def test_members_join_and_leave_under_load_and_no_record_is_missed(node: Broker, topic: str) -> None:
+def test_members_of_the_consumer_protocol_miss_no_record_while_members_join_and_leave(node: Broker, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     with members(node, topic, 2) as consumers:
         poll_until(consumers, lambda _: spread(consumers, 6))
@@ -114,14 +116,14 @@ def test_members_join_and_leave_under_load_and_no_record_is_missed(node: Broker,
         assert sorted(poll_until(consumers, lambda got: len(got) >= 50), key=int) == late
 
 
-def test_a_pattern_matches_topics_created_later(node: Broker, topic: str) -> None:
+def test_stock_client_with_a_subscribed_pattern_reads_topics_created_later(node: Broker, topic: str) -> None:
     with members(node, f"^{topic}.*", 1) as consumers:
         poll_until(consumers, lambda _: spread(consumers, 6))
         node.create_topic(f"{topic}-more", 2)
         poll_until(consumers, lambda _: spread(consumers, 8))
 
 
-def test_a_restarted_static_member_gets_its_partitions_back(node: Broker, topic: str) -> None:
+def test_restarted_static_member_of_the_consumer_protocol_gets_its_partitions_back(node: Broker, topic: str) -> None:
     with members(node, topic, 1) as others:
         with members(node, topic, 1, **{"group.instance.id": "i"}) as first:
             poll_until(others + first, lambda _: spread(others + first, 6))
@@ -131,7 +133,7 @@ def test_a_restarted_static_member_gets_its_partitions_back(node: Broker, topic:
             assert {each.partition for each in second[0].assignment()} == before
 
 
-def test_committed_offsets_survive_a_killed_broker_and_the_group_continues(topic: str) -> None:
+def test_consumer_protocol_group_continues_at_its_committed_offsets_after_a_broker_is_killed(topic: str) -> None:
     with Broker(config=FAST, topics={"kept": 3}) as broker, members(broker, "kept", 1) as consumers:
         first = produce(broker, "kept", 20)
         assert sorted(poll_until(consumers, lambda got: len(got) >= 20), key=int) == first
@@ -142,7 +144,7 @@ def test_committed_offsets_survive_a_killed_broker_and_the_group_continues(topic
         assert sorted(poll_until(consumers, lambda got: len(got) >= 20), key=int) == late
 
 
-def test_offsets_of_an_empty_group_can_be_reset_but_offsets_of_an_active_group_cannot(node: Broker, topic: str) -> None:
+def test_offsets_of_a_consumer_protocol_group_can_be_reset_only_while_it_is_empty(node: Broker, topic: str) -> None:
     with members(node, topic, 1) as consumers:
         poll_until(consumers, lambda _: spread(consumers, 6))
         other = Consumer({"bootstrap.servers": node.bootstrap, "group.id": f"g-{topic}"})
@@ -155,7 +157,9 @@ def test_offsets_of_an_empty_group_can_be_reset_but_offsets_of_an_active_group_c
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-def test_a_group_is_upgraded_and_downgraded_member_by_member(node: Broker, topic: str, strategy: str) -> None:
+def test_group_is_upgraded_to_the_consumer_protocol_and_downgraded_member_by_member(
+    node: Broker, topic: str, strategy: str
+) -> None:
     old = {
         "group.protocol": "classic",
         "partition.assignment.strategy": strategy,

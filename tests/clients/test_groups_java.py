@@ -1,4 +1,4 @@
-"""Consumer groups with Kafka's own Java client and tools, in both group protocols."""
+"""Tests consumer groups with Kafka's own Java client and tools, in both group protocols."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_kafkas_tools_describe_reset_export_and_delete_a_group_that_has_read_a_t
     assert "was successful" in kafka_tool(GROUPS, *at, "--delete", "--group", group).stdout
 
 
-def test_kafkas_dump_log_tool_prints_the_records_of_a_group(
+def test_kafkas_dump_log_tool_prints_the_group_records_of_consumer_offsets(
     broker: RunningBroker, topic: NewTopicName, kafka_tool: KafkaTool
 ) -> None:
     if broker.data is None:

@@ -1,4 +1,4 @@
-"""Consumer groups with stock kafka-python."""
+"""Tests consumer groups with stock kafka-python."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def poll_until(consumers: list[KafkaConsumer], done: Callable[[list[bytes]], boo
     return values
 
 
-def test_two_members_share_a_topic_and_a_later_member_resumes_at_their_committed_offsets(
+def test_new_kafka_python_member_continues_at_the_committed_offsets_of_two_earlier_members(
     bootstrap: str, topic: NewTopicName, group: str
 ) -> None:
     name = topic(partitions=4)
@@ -78,7 +78,7 @@ def test_two_members_share_a_topic_and_a_later_member_resumes_at_their_committed
         late.close()
 
 
-def test_offsets_are_committed_without_joining_a_group(bootstrap: str, topic: NewTopicName, group: str) -> None:
+def test_kafka_python_commits_offsets_without_joining_a_group(bootstrap: str, topic: NewTopicName, group: str) -> None:
     name = topic(partitions=1)
     simple = KafkaConsumer(bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False)
     try:

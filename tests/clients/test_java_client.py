@@ -1,4 +1,4 @@
-"""The Java client: one small program runs every scenario, so that a JVM is started only once."""
+"""Tests the Java client: one small program runs every scenario, so that a JVM is started only once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCENARIOS += ["read committed", "unknown topic"]
 
 @pytest.fixture(scope="module")
 def said(bootstrap: str, kafka_jars: None) -> dict[str, str]:
-    """Returns each scenario's failure; empty text for success."""
+    """Returns the failure of each scenario; an empty text if the scenario succeeded."""
     source = Path(__file__).parent / "JavaClient.java"
     command = kafka.tool_command(str(source), bootstrap, f"java-{secrets.token_hex(4)}")
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)

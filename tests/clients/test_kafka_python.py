@@ -1,4 +1,4 @@
-"""kafka-python as a stock client of a Penstock broker."""
+"""Tests kafka-python as a stock client of a Penstock broker."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def admin(bootstrap: str) -> Iterator[KafkaAdminClient]:
     client.close()
 
 
-def test_the_admin_client_creates_describes_and_deletes_topics(admin: KafkaAdminClient) -> None:
+def test_kafka_python_admin_client_creates_and_describes_and_deletes_topics(admin: KafkaAdminClient) -> None:
     name = f"t-{secrets.token_hex(6)}"
     admin.create_topics([NewTopic(name, 3, 1)])
     with pytest.raises(TopicAlreadyExistsError):

@@ -1,5 +1,7 @@
-"""Kafka's own command-line tools, unchanged, from its jars. A tool takes a second to start, so each test covers
-much."""
+"""Tests Kafka's own command-line tools, unchanged, from its jars.
+
+A tool takes a second to start, so each test checks many things.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ def test_kafkas_tool_changes_and_describes_configs_of_topics_and_brokers(
     configs("--alter", *defaults, "--delete-config", "log.cleaner.threads")
 
 
-def test_client_quotas_are_set_and_shown(bootstrap: str, kafka_tool: KafkaTool) -> None:
+def test_kafkas_tool_sets_and_shows_client_quotas(bootstrap: str, kafka_tool: KafkaTool) -> None:
     entity = ("--entity-type", "clients", "--entity-name", "somebody")
     kafka_tool(
         CONFIGS, "--bootstrap-server", bootstrap, "--alter", *entity, "--add-config", "producer_byte_rate=1000000"
@@ -180,7 +182,9 @@ def test_kafkas_performance_tools_write_and_read_all_records(
     assert consumed.strip().splitlines()[-1].split(", ")[4] == "20000"
 
 
-def test_features_quorum_cluster_and_api_versions_are_described(bootstrap: str, kafka_tool: KafkaTool) -> None:
+def test_kafkas_tools_describe_features_and_quorum_and_cluster_and_api_versions(
+    bootstrap: str, kafka_tool: KafkaTool
+) -> None:
     server = ("--bootstrap-server", bootstrap)
     features = kafka_tool(FEATURES, *server, "describe").stdout
     assert re.search(r"Feature: metadata.version\s+SupportedMinVersion: \S+\s+SupportedMaxVersion: \S+", features)
@@ -194,7 +198,7 @@ def test_features_quorum_cluster_and_api_versions_are_described(bootstrap: str, 
     assert "Produce(0): 0 to 13" in versions or "Produce(0): 3 to 13" in versions
 
 
-def test_client_metrics_subscriptions_are_stored(bootstrap: str, kafka_tool: KafkaTool) -> None:
+def test_kafkas_tool_stores_client_metrics_subscriptions(bootstrap: str, kafka_tool: KafkaTool) -> None:
     server = ("--bootstrap-server", bootstrap)
     alter = ("--alter", "--name", "basic", "--metrics", "org.apache.kafka.producer.", "--interval", "60000")
     kafka_tool(CLIENT_METRICS, *server, *alter)

@@ -1,4 +1,5 @@
-"""kill -9 under load, many times: no acknowledged record is lost or duplicated, and offsets have no gaps."""
+"""Kills a broker under load many times (kill -9). No acknowledged record may be lost or duplicated, and offsets have no
+gaps."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class BrokerProcess:
 
 
 class Load:
-    """An idempotent producer that never stops, and its acknowledgements."""
+    """Runs an idempotent producer that never stops, and keeps its acknowledgements."""
 
     def __init__(self, bootstrap: str) -> None:
         self.producer = Producer(
@@ -105,7 +106,7 @@ class Load:
 
 
 def read_all(bootstrap: str) -> dict[int, list[tuple[int, int]]]:
-    """Returns (offset, number) of every record, by partition."""
+    """Returns (offset, number) of every record, grouped by partition."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True, **QUIET})
     consumer.assign([TopicPartition("load", index, 0) for index in range(PARTITIONS)])
     found: dict[int, list[tuple[int, int]]] = {index: [] for index in range(PARTITIONS)}
@@ -125,7 +126,9 @@ def read_all(bootstrap: str) -> dict[int, list[tuple[int, int]]]:
 
 
 @pytest.mark.parametrize("rounds", [3, pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
-def test_acknowledged_records_survive_repeated_kills(tmp_path: Path, rounds: int) -> None:
+def test_acknowledged_records_survive_when_a_broker_is_killed_repeatedly_under_load(
+    tmp_path: Path, rounds: int
+) -> None:
     broker = BrokerProcess(tmp_path / "data")
     bootstrap = broker.start()
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})

@@ -1,4 +1,4 @@
-"""Kafka's own tools move replicas between log directories: kafka-log-dirs and kafka-reassign-partitions, unchanged."""
+"""Tests that Kafka's own tools move replicas between log directories: kafka-log-dirs and kafka-reassign-partitions."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_kafkas_tools_move_a_replica_to_another_log_directory(
     assert shown.strip() == f"moved:0:{RECORDS}"
 
 
-def test_kafkas_tool_says_when_a_log_directory_does_not_exist(
+def test_kafkas_tool_prints_an_error_if_a_log_directory_does_not_exist(
     broker: Broker, kafka_tool: KafkaTool, tmp_path: Path
 ) -> None:
     plan = tmp_path / "plan.json"

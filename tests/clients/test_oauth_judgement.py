@@ -1,4 +1,4 @@
-"""Kafka's own validator and Penstock judge the same access tokens alike."""
+"""Tests that Kafka's own validator and Penstock accept and refuse the same access tokens."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def unsigned(issuer: TokenIssuer) -> str:
 
 @pytest.fixture(scope="module")
 def cases() -> tuple[TokenIssuer, dict[str, tuple[str, str]]]:
-    """Returns the issuer, and by the name of a case the strictness and the token."""
+    """Returns the issuer, and for the name of each case the kind of rules ("open" or "strict") and the token."""
     issuer, stranger, curve = TokenIssuer("a"), TokenIssuer("a"), TokenIssuer("c", "ES256")
     tokens = {name: ("open", signed(issuer, claims)) for name, claims in OPEN.items()}
     tokens |= {name: ("strict", signed(issuer, claims)) for name, claims in EXPECTING.items()}
@@ -121,7 +121,7 @@ def penstocks(issuer: TokenIssuer, strictness: str, token: str) -> str:
     return f"accepted {found.subject} {found.expires_ms}"
 
 
-def test_tokens_are_accepted_and_refused_as_in_kafka(
+def test_access_tokens_are_accepted_and_refused_as_in_kafka(
     cases: tuple[TokenIssuer, dict[str, tuple[str, str]]], kafkas: dict[str, str]
 ) -> None:
     issuer, tokens = cases

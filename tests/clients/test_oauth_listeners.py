@@ -1,4 +1,4 @@
-"""Stock clients log in with access tokens (OAUTHBEARER), and ACLs apply to the subjects of their tokens."""
+"""Tests stock clients that log in with access tokens (OAUTHBEARER), and ACLs for the subjects of their tokens."""
 
 from __future__ import annotations
 

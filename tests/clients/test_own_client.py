@@ -1,4 +1,4 @@
-"""Penstock's own client, as the command line and Spark use it. The same tests hold against Apache Kafka."""
+"""Tests Penstock's own client, as the command line and Spark use it. The same tests pass against Apache Kafka."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ def client(bootstrap: str) -> Iterator[Client]:
 
 
 def read(consumer: SyncConsumer, count: int) -> list[Record]:
-    """Reads records in the order of partitions and offsets. The test's time limit ends the wait if records are
-    missing."""
+    """Reads `count` records and returns them in the order of partitions and offsets.
+
+    If records are missing, the time limit of the test ends the wait.
+    """
     found: dict[tuple[int, int], Record] = {}
     while len(found) < count:
         for got in consumer.poll():
@@ -42,7 +44,9 @@ def read(consumer: SyncConsumer, count: int) -> list[Record]:
 
 @pytest.mark.parametrize("codec", range(5))
 @pytest.mark.parametrize("acks", [-1, 0, 1])
-def test_records_are_read_as_they_were_sent(client: Client, topic: NewTopicName, codec: int, acks: int) -> None:
+def test_penstocks_client_reads_records_as_they_were_sent(
+    client: Client, topic: NewTopicName, codec: int, acks: int
+) -> None:
     name = topic(partitions=3)
     # Records with acks=0 are lost if the leader doesn't know the topic yet: wait until it does.
     client.list_offsets({(name, partition): LATEST for partition in range(3)})
@@ -65,7 +69,7 @@ def test_records_are_read_as_they_were_sent(client: Client, topic: NewTopicName,
     assert by_key[None].value == b""
 
 
-def test_offsets_of_sent_records_are_consecutive(client: Client, topic: NewTopicName) -> None:
+def test_offsets_of_records_that_penstocks_client_sends_are_consecutive(client: Client, topic: NewTopicName) -> None:
     name = topic()
     with client.producer() as producer:
         sent = [producer.send(name, b"%d" % number) for number in range(50)]
@@ -77,7 +81,7 @@ def test_offsets_of_sent_records_are_consecutive(client: Client, topic: NewTopic
         assert consumer.position((name, 0)) == 5000
 
 
-def test_a_message_of_ten_megabytes_is_read_as_it_was_sent(client: Client, topic: NewTopicName) -> None:
+def test_penstocks_client_reads_a_message_of_ten_megabytes_as_it_was_sent(client: Client, topic: NewTopicName) -> None:
     name = topic(**{"max.message.bytes": str(TEN_MEGABYTES + 1000)})
     value = secrets.token_bytes(TEN_MEGABYTES)
     with client.producer() as producer:
@@ -91,7 +95,9 @@ def test_a_message_of_ten_megabytes_is_read_as_it_was_sent(client: Client, topic
         assert [record.value for record in read(consumer, 3)] == [b"small", value, b"small"]
 
 
-def test_too_large_message_is_refused_and_the_next_message_is_accepted(client: Client, topic: NewTopicName) -> None:
+def test_penstocks_client_gets_an_error_for_a_too_large_message_and_can_send_the_next_one(
+    client: Client, topic: NewTopicName
+) -> None:
     name = topic(**{"max.message.bytes": "1000"})
     with client.producer() as producer:
         refused = producer.send(name, bytes(2000))
@@ -101,7 +107,7 @@ def test_too_large_message_is_refused_and_the_next_message_is_accepted(client: C
         assert producer.send(name, b"small").result().offset == 0
 
 
-def test_a_consumer_can_start_at_an_offset_or_at_a_time(client: Client, topic: NewTopicName) -> None:
+def test_penstocks_consumer_starts_at_an_offset_or_at_a_time(client: Client, topic: NewTopicName) -> None:
     name = topic()
     with client.producer() as producer:
         for number in range(20):
@@ -122,7 +128,9 @@ def test_a_consumer_can_start_at_an_offset_or_at_a_time(client: Client, topic: N
         assert consumer.position((name, 0)) == 20
 
 
-def test_an_offset_out_of_range_is_an_error_unless_a_reset_is_configured(client: Client, topic: NewTopicName) -> None:
+def test_position_out_of_range_is_an_error_unless_the_consumer_has_a_reset_policy(
+    client: Client, topic: NewTopicName
+) -> None:
     name = topic()
     with client.producer() as producer:
         producer.send_many(name, [(None, b"x", (), None)] * 10)
@@ -136,7 +144,7 @@ def test_an_offset_out_of_range_is_an_error_unless_a_reset_is_configured(client:
         assert read(consumer, 6)[0].offset == 4
 
 
-def test_topics_are_created_described_extended_and_deleted(client: Client) -> None:
+def test_penstocks_client_creates_and_describes_and_extends_and_deletes_topics(client: Client) -> None:
     name = f"own-{secrets.token_hex(6)}"
     client.create_topics([NewTopic(name, 2, 1)], validate_only=True)
     client.create_topic(name, 2, 1, retention_ms="1000000")
@@ -155,7 +163,7 @@ def test_topics_are_created_described_extended_and_deleted(client: Client) -> No
         client.describe_topics([name])
 
 
-def test_configs_are_changed_in_place(client: Client, topic: NewTopicName) -> None:
+def test_penstocks_client_changes_single_configs_of_a_topic(client: Client, topic: NewTopicName) -> None:
     name = topic(**{"retention.ms": "1000000"})
 
     def own() -> dict[str, str | None]:
@@ -188,7 +196,7 @@ def test_describe_cluster_lists_the_nodes_that_the_client_knows(client: Client) 
     assert {each.broker_id for each in described.brokers} == {node.node_id for node in client.nodes()}
 
 
-def test_several_threads_may_share_a_client(client: Client, topic: NewTopicName) -> None:
+def test_several_threads_can_use_one_client(client: Client, topic: NewTopicName) -> None:
     name = topic(partitions=4)
 
     def produce(partition: int) -> None:
@@ -205,7 +213,7 @@ def test_several_threads_may_share_a_client(client: Client, topic: NewTopicName)
     assert [ends[name, partition].offset for partition in range(4)] == [100] * 4
 
 
-def test_the_sync_client_works_inside_another_event_loop(bootstrap: str, topic: NewTopicName) -> None:
+def test_sync_client_can_be_used_inside_a_running_event_loop(bootstrap: str, topic: NewTopicName) -> None:
     name = topic()
 
     async def notebook() -> int:

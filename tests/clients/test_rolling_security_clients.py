@@ -1,7 +1,7 @@
-"""Stock clients go on writing and reading while a cluster goes from plaintext to SASL_SSL with ACLs.
+"""Tests that stock clients can write and read while a cluster is changed from plaintext to SASL_SSL with ACLs.
 
-The steps are those of docs/operations.md, with `penstock start` processes, restarted one after the other, and the
-commands that the steps name.
+The test follows the steps of docs/operations.md: it restarts `penstock start` processes one after the other, and runs
+the commands of each step.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PATIENCE_S = 120
 
 
 class Rolling:
-    """Three processes, and the operator's steps."""
+    """Runs three processes, and applies the operator's steps to them."""
 
     def __init__(self, home: Path) -> None:
         self.security: LocalSecurity = local_security(str(home / "security"), "127.0.0.1")
@@ -71,7 +71,7 @@ class Rolling:
         self.cluster.nodes[node].properties.write_text("".join(lines))
 
     def roll(self, step: int) -> None:
-        """Restarts one node after the other, each time when `penstock cluster status` has no complaint."""
+        """Restarts one node after the other, and waits each time until `penstock cluster status` reports no problem."""
         asking = ["--bootstrap", self.clear] if step == BOTH else self.as_admin
         for number, node in self.cluster.nodes.items():
             self.cluster.stop(number)
@@ -83,7 +83,7 @@ class Rolling:
 
 @dataclass
 class Work:
-    """What the clients of one library wrote and read, on a topic of their own."""
+    """Holds the numbers that the clients of one library wrote and read, on their own topic."""
 
     library: str
     written: list[int] = field(default_factory=list)
@@ -221,7 +221,7 @@ def allow_the_application(rolling: Rolling) -> None:
     assert main([*allowed, "--group", "*"]) == Exit.OK
 
 
-def test_stock_clients_work_while_processes_are_secured_step_by_step(tmp_path: Path) -> None:
+def test_stock_clients_write_and_read_while_a_cluster_of_processes_is_secured_step_by_step(tmp_path: Path) -> None:
     rolling = Rolling(tmp_path)
     works = [Work(library) for library in SESSIONS]
     clear = {"bootstrap.servers": rolling.clear}

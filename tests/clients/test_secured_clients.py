@@ -1,7 +1,7 @@
-"""Every stock client writes and reads over TLS with every way to prove who it is.
+"""Tests that every stock client writes and reads over TLS with every authentication method.
 
-A door is one way: PLAIN, SCRAM, an access token, a delegation token, or a client certificate. librdkafka, aiokafka and
-kafka-python have no delegation tokens.
+A `Door` describes one method: PLAIN, SCRAM, an access token, a delegation token, or a client certificate. librdkafka,
+aiokafka and kafka-python do not support delegation tokens.
 """
 
 from __future__ import annotations
@@ -60,7 +60,11 @@ TOKEN_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCa
 
 @dataclass(frozen=True)
 class Door:
-    """How a client connects. Without a mechanism it shows its certificate; the password can be a token."""
+    """Describes one authentication method of a client.
+
+    Without a SASL mechanism, the client uses its certificate. The password can be an access token or a delegation
+    token.
+    """
 
     bootstrap: str
     authority: str
@@ -92,7 +96,7 @@ class Door:
         }
 
     def java(self, place: Path) -> dict[str, str]:
-        """Returns the properties of Kafka's Java clients, which Penstock's client takes too."""
+        """Returns the properties of Kafka's Java clients, which Penstock's client accepts, too."""
         found = {
             "security.protocol": "SASL_SSL" if self.mechanism else "SSL",
             "ssl.truststore.type": "PEM",
@@ -124,7 +128,7 @@ class Door:
 
 @pytest.fixture(scope="module")
 def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Door]]:
-    """Starts a broker with all doors. Only ann may use the topic."""
+    """Starts a broker that offers all authentication methods. Only the user ann may use the topic."""
     home = tmp_path_factory.mktemp("doors")
     authority, issuer = Authority(home, "ca"), TokenIssuer()
     users = f'{MODULES["PLAIN"]} required username="admin" password="a" user_admin="a" user_ann="{PASSWORD}";'
@@ -186,7 +190,9 @@ def write_properties(path: Path, door: Door, place: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", STOCK)
-def test_librdkafka_writes_and_reads(doors: dict[str, Door], name: str) -> None:
+def test_librdkafka_writes_and_reads_over_tls_with_every_authentication_method(
+    doors: dict[str, Door], name: str
+) -> None:
     settings, value = doors[name].librdkafka(), secrets.token_hex(8).encode()
     problems: list[Any] = []
     producer = Producer(settings)
@@ -202,7 +208,7 @@ def test_librdkafka_writes_and_reads(doors: dict[str, Door], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STOCK)
-def test_aiokafka_writes_and_reads(doors: dict[str, Door], name: str) -> None:
+def test_aiokafka_writes_and_reads_over_tls_with_every_authentication_method(doors: dict[str, Door], name: str) -> None:
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
     from aiokafka.abc import AbstractTokenProvider
 
@@ -227,7 +233,9 @@ def test_aiokafka_writes_and_reads(doors: dict[str, Door], name: str) -> None:
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.usefixtures("collected")
 @pytest.mark.parametrize("name", STOCK)
-def test_kafka_python_writes_and_reads(doors: dict[str, Door], name: str) -> None:
+def test_kafka_python_writes_and_reads_over_tls_with_every_authentication_method(
+    doors: dict[str, Door], name: str
+) -> None:
     from kafka import KafkaConsumer, KafkaProducer
     from kafka.net.sasl.oauth import AbstractTokenProvider
 
@@ -246,7 +254,7 @@ def test_kafka_python_writes_and_reads(doors: dict[str, Door], name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_penstocks_client_and_command_line_write_and_read(
+def test_penstocks_client_and_command_line_write_and_read_over_tls_with_every_authentication_method(
     doors: dict[str, Door], name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     door, value = doors[name], secrets.token_hex(8).encode()
@@ -265,7 +273,9 @@ def test_penstocks_client_and_command_line_write_and_read(
 
 
 @pytest.mark.java
-def test_javas_client_writes_and_reads(doors: dict[str, Door], kafka_jars: None, tmp_path: Path) -> None:
+def test_java_client_writes_and_reads_over_tls_with_every_authentication_method(
+    doors: dict[str, Door], kafka_jars: None, tmp_path: Path
+) -> None:
     files = []
     for name, door in doors.items():
         files.append(write_properties(tmp_path / name, door, tmp_path))
@@ -282,7 +292,9 @@ def test_javas_client_writes_and_reads(doors: dict[str, Door], kafka_jars: None,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
-def test_franz_go_writes_and_reads(doors: dict[str, Door], name: str, franz: FranzBuilder) -> None:
+def test_franz_go_writes_and_reads_over_tls_with_every_authentication_method(
+    doors: dict[str, Door], name: str, franz: FranzBuilder
+) -> None:
     done = subprocess.run(
         [franz("./login"), TOPIC, secrets.token_hex(8)],
         input=json.dumps(asdict(doors[name])),

@@ -1,4 +1,4 @@
-"""Listeners with TLS and SASL: wrong passwords, missing certificates, the command line, a cluster of three nodes.
+"""Tests listeners with TLS and SASL: wrong passwords, missing certificates, the command line, a cluster of three nodes.
 
 The other stock clients, with every mechanism, are in test_secured_clients.py.
 """
@@ -45,7 +45,8 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 class Certificates(NamedTuple):
-    """PEM files: a certificate authority, a server's key with its certificate, and a client's."""
+    """Holds the paths of PEM files: a certificate authority, and the keys with certificates of a server and of a
+    client."""
 
     ca: Path
     server: str
@@ -154,7 +155,7 @@ def own(secured: Broker, authority: Certificates, login: Login | None, listener:
 
 @pytest.mark.parametrize("listener", ["SASL_SSL", "SASL_PLAINTEXT"])
 @pytest.mark.parametrize(("mechanism", "user"), [("PLAIN", "ann"), ("SCRAM-SHA-256", "ann"), ("SCRAM-SHA-512", "zoe")])
-def test_penstocks_client_authenticates(
+def test_penstocks_client_authenticates_with_plain_and_scram(
     secured: Broker, authority: Certificates, listener: str, mechanism: str, user: str
 ) -> None:
     answer = own(secured, authority, Login(mechanism, user, "ann-secret"), listener)
@@ -170,7 +171,7 @@ def test_penstocks_client_reports_a_refused_login_without_the_password(
     assert "hunter2" not in str(refused.value)
 
 
-def test_command_line_uses_a_file_of_client_properties(
+def test_command_line_logs_in_with_a_file_of_client_properties(
     secured: Broker, authority: Certificates, tmp_path: Path
 ) -> None:
     config = tmp_path / "client.properties"

@@ -1,4 +1,4 @@
-"""librdkafka's share consumer: implicit and explicit acknowledgements."""
+"""Tests librdkafka's share consumer: implicit and explicit acknowledgements."""
 
 from __future__ import annotations
 

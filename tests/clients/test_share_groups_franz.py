@@ -1,5 +1,7 @@
-"""The share consumer of franz-go, unchanged, on one node and on three with a crash. Needs Go and its module cache or a
-module proxy; it is skipped without them."""
+"""Tests the share consumer of franz-go, unchanged, on one node, and on three nodes with a crash.
+
+Needs Go, and franz-go in the module cache or a module proxy; the tests are skipped without them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def deliveries(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_franz_go_accepts_releases_and_rejects_records(bootstrap: str, topic: NewTopicName, member: Path) -> None:
+def test_franz_go_share_consumer_accepts_and_releases_and_rejects_records(
+    bootstrap: str, topic: NewTopicName, member: Path
+) -> None:
     name = topic(3)
     values = [f"{kind}-{number}" for number in range(20) for kind in ("good", "again", "bad")]
     fill(bootstrap, f"g-{name}", name, values)
@@ -61,7 +65,7 @@ def test_franz_go_accepts_releases_and_rejects_records(bootstrap: str, topic: Ne
         assert rest.poll() == [], "all records are done"
 
 
-def test_franz_go_survives_the_death_of_a_leader(member: Path) -> None:
+def test_franz_go_share_consumer_continues_after_a_leader_is_killed(member: Path) -> None:
     with Cluster(nodes=3, topics={"t": 3}) as cluster:
         values = [f"good-{number}" for number in range(300)]
         fill(cluster.bootstrap, "g", "t", values[:200])

@@ -1,4 +1,4 @@
-"""Share consumers and tools of Kafka's own jars, unchanged, on one node and on three with a crash."""
+"""Tests share consumers and tools of Kafka's own jars, unchanged, on one node, and on three nodes with a crash."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def start_at_earliest(kafka_tool: KafkaTool, bootstrap: str, group: str) -> None
     kafka_tool(CONFIGS, *where, "--add-config", "share.auto.offset.reset=earliest")
 
 
-def test_kafkas_console_share_consumer_and_share_groups_tool_work(
+def test_kafkas_console_share_consumer_and_share_groups_tool_read_and_describe_a_share_group(
     bootstrap: str, topic: NewTopicName, kafka_tool: KafkaTool
 ) -> None:
     def share_groups(*args: str, ok: bool = True) -> str:
@@ -93,7 +93,7 @@ def test_kafkas_features_tool_shows_share_version(bootstrap: str, kafka_tool: Ka
     assert "FinalizedVersionLevel: 1" in line
 
 
-def test_kafkas_share_consumer_survives_the_death_of_a_leader(kafka_tool: KafkaTool) -> None:
+def test_kafkas_share_consumer_continues_after_a_leader_is_killed(kafka_tool: KafkaTool) -> None:
     with Cluster(nodes=3, topics={"t": 3}) as cluster:
         start_at_earliest(kafka_tool, cluster.bootstrap, "g")
         produce(kafka_tool, cluster.bootstrap, "t", 0, 300)

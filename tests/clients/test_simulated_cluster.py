@@ -1,5 +1,5 @@
-"""Stock clients use a simulated cluster over real sockets. The faults come from a seed, the timing of the clients does
-not."""
+"""Tests stock clients with a simulated cluster over real sockets. A seed determines the faults, but not the timing of
+the clients."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def test_stock_client_loses_no_record_that_a_simulated_cluster_acknowledged(
 
 
 def write_through_faults(writing: Writing, seed: int, profile: str) -> Book:
-    """Writes while the faults of the seed go on and for a while after them, and judges what the topic has."""
+    """Writes during the faults of the seed and for a while afterwards. Then checks the topic against the
+    acknowledgements."""
     with SimBridge(seed, profile, nodes=3, seconds=FAULTS_S) as cluster:
         book = Book("simulated", PARTITIONS)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, **QUIET})
@@ -67,7 +68,8 @@ def write_through_faults(writing: Writing, seed: int, profile: str) -> Book:
 
 
 class JavaClient:
-    """Runs SimulatedClusterClient.java, and notes what its producer was told and what its consumer has read."""
+    """Runs SimulatedClusterClient.java, and keeps the acknowledgements of its producer and the records that its
+    consumer read."""
 
     def __init__(self) -> None:
         #: (partition, offset) → numbers of the records that the consumer got there.

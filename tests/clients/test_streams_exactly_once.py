@@ -1,4 +1,4 @@
-"""Kafka Streams with exactly-once: an application with state, killed in the middle, counts every record once."""
+"""Tests Kafka Streams with exactly-once: an application with state is killed, and still counts every record once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def streams_jars() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "streams"])
-def test_streams_application_counts_every_record_once_although_it_is_killed(
+def test_killed_and_restarted_streams_application_counts_every_record_exactly_once(
     tmp_path: Path, streams_jars: None, protocol: str
 ) -> None:
     with Broker(data=tmp_path / "data", topics=TOPICS, config=QUICK) as broker:
@@ -42,7 +42,7 @@ def test_streams_application_counts_every_record_once_although_it_is_killed(
     assert sorted(output.values) == counts(RECORDS)
 
 
-def test_streams_group_on_three_nodes_survives_the_death_of_an_instance_and_of_its_coordinator(
+def test_streams_group_on_three_nodes_continues_after_an_instance_and_its_coordinator_are_killed(
     tmp_path: Path, streams_jars: None
 ) -> None:
     records = 4 * RECORDS

@@ -1,4 +1,4 @@
-"""Kafka's own `kafka-streams-groups` and `kafka-groups`, unchanged, on a streams group of a real application."""
+"""Tests Kafka's own `kafka-streams-groups` and `kafka-groups`, unchanged, on a streams group of a real application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delegation tokens with Kafka's own tool and clients, and with Penstock's command line."""
+"""Tests delegation tokens with Kafka's own tool and clients, and with Penstock's command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions with aiokafka."""
+"""Tests transactions with aiokafka."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def read(bootstrap: str, topic: str, count: int) -> list[bytes]:
     return found
 
 
-def test_committed_records_and_offsets_are_read_and_aborted_records_are_not(
+def test_aiokafka_reads_committed_records_and_offsets_but_no_aborted_records(
     bootstrap: str, topic: NewTopicName, name: str
 ) -> None:
     async def scenario() -> None:
@@ -64,7 +64,7 @@ def test_committed_records_and_offsets_are_read_and_aborted_records_are_not(
     asyncio.run(scenario())
 
 
-def test_producer_is_fenced_by_a_newer_producer_with_the_same_transactional_id(
+def test_newer_aiokafka_producer_with_the_same_transactional_id_fences_the_older_producer(
     bootstrap: str, topic: NewTopicName, name: str
 ) -> None:
     async def scenario() -> None:

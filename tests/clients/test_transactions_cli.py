@@ -1,4 +1,4 @@
-"""`penstock txn` against a running broker."""
+"""Tests `penstock txn` against a running broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def txn(bootstrap: str, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any
     return run
 
 
-def test_transactions_are_listed_and_described(bootstrap: str, topic: NewTopicName, txn: Callable[..., Any]) -> None:
+def test_txn_commands_list_and_describe_transactions(
+    bootstrap: str, topic: NewTopicName, txn: Callable[..., Any]
+) -> None:
     name, written = f"x-{secrets.token_hex(6)}", topic(partitions=3)
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, "log_level": 0})
     producer.init_transactions(20)
@@ -50,7 +52,7 @@ def test_transactions_are_listed_and_described(bootstrap: str, topic: NewTopicNa
     assert txn("hanging", written, "--max-age", "0s") == []
 
 
-def test_a_prepared_transaction_is_shown_and_terminated(
+def test_txn_commands_show_and_terminate_a_prepared_transaction(
     bootstrap: str, topic: NewTopicName, txn: Callable[..., Any]
 ) -> None:
     name, written = f"x-{secrets.token_hex(6)}", topic()
@@ -71,7 +73,7 @@ def test_a_prepared_transaction_is_shown_and_terminated(
     assert read(bootstrap, written) == []
 
 
-def test_a_hanging_transaction_is_found_and_aborted(
+def test_txn_commands_find_and_abort_a_hanging_transaction(
     bootstrap: str, topic: NewTopicName, txn: Callable[..., Any]
 ) -> None:
     written = topic()
@@ -90,7 +92,9 @@ def test_a_hanging_transaction_is_found_and_aborted(
     assert read(bootstrap, written) == [b"behind it"]
 
 
-def test_missing_transactions_are_reported(bootstrap: str, topic: NewTopicName) -> None:
+def test_txn_commands_return_an_exit_code_for_missing_transactions_and_topics(
+    bootstrap: str, topic: NewTopicName
+) -> None:
     def code(*words: str) -> int:
         return main(["txn", *words, "--bootstrap", bootstrap])
 

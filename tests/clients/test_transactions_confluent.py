@@ -1,4 +1,4 @@
-"""Transactions with confluent-kafka, whose librdkafka adds partitions itself (transaction version 1)."""
+"""Tests transactions with confluent-kafka, whose librdkafka adds partitions itself (transaction version 1)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def consumer(bootstrap: str, group: str, isolation: str = "read_committed") -> I
 
 
 def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
-    """Returns all records of partition 0, in order."""
+    """Returns the values of all records of partition 0, in order."""
     found: list[bytes] = []
     with consumer(bootstrap, f"reader-{secrets.token_hex(4)}", isolation) as reading:
         reading.assign([TopicPartition(topic, 0, 0)])
@@ -57,7 +57,7 @@ def read(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[
                 assert error.code() == KafkaError._PARTITION_EOF
                 return found
             found.append(message.value() or b"")
-    raise AssertionError("the partition has no end")
+    raise AssertionError("the consumer did not reach the end of the partition in time")
 
 
 def refused(wanted: type[KafkaException] | int, action: Callable[[], object]) -> KafkaError:
@@ -69,7 +69,9 @@ def refused(wanted: type[KafkaException] | int, action: Callable[[], object]) ->
     return error
 
 
-def test_committed_records_are_read_and_aborted_records_are_not(bootstrap: str, topic: NewTopicName, name: str) -> None:
+def test_confluent_reads_committed_records_but_no_aborted_records(
+    bootstrap: str, topic: NewTopicName, name: str
+) -> None:
     written = topic()
     writing = producer(bootstrap, name)
     for round_, commit in enumerate([True, False, True, False, True]):
@@ -86,7 +88,7 @@ def test_committed_records_are_read_and_aborted_records_are_not(bootstrap: str, 
     assert len(read(bootstrap, written, "read_uncommitted")) == 15
 
 
-def test_newer_producer_with_the_same_transactional_id_fences_the_old_producer_and_aborts_its_transaction(
+def test_newer_confluent_producer_fences_the_older_producer_and_aborts_its_transaction(
     bootstrap: str, topic: NewTopicName, name: str
 ) -> None:
     written = topic()
@@ -103,7 +105,7 @@ def test_newer_producer_with_the_same_transactional_id_fences_the_old_producer_a
     assert read(bootstrap, written) == [b"successor"]
 
 
-def test_offsets_sent_in_a_transaction_take_effect_when_it_commits(
+def test_offsets_that_confluent_sends_in_a_transaction_take_effect_when_it_commits(
     bootstrap: str, topic: NewTopicName, name: str
 ) -> None:
     source = topic()
@@ -126,7 +128,7 @@ def test_offsets_sent_in_a_transaction_take_effect_when_it_commits(
         assert reading.committed([TopicPartition(source, 0)], LIMIT_S)[0].offset == 42
 
 
-def test_a_transaction_over_many_partitions_is_committed_or_aborted_in_all_of_them(
+def test_transaction_over_many_partitions_is_committed_or_aborted_in_all_of_them(
     bootstrap: str, topic: NewTopicName, name: str
 ) -> None:
     topics = [topic(partitions=60) for _ in range(4)]
@@ -149,7 +151,7 @@ def test_a_transaction_over_many_partitions_is_committed_or_aborted_in_all_of_th
     assert read(bootstrap, topics[0]) == [b"yes", b"next"]
 
 
-def test_a_transaction_that_takes_too_long_is_aborted(bootstrap: str, topic: NewTopicName, name: str) -> None:
+def test_transaction_that_exceeds_its_timeout_is_aborted(bootstrap: str, topic: NewTopicName, name: str) -> None:
     written = topic()
     slow = producer(bootstrap, name, **{"transaction.timeout.ms": 1000})
     slow.begin_transaction()

@@ -1,4 +1,4 @@
-"""Read, process, write: each input is in the output exactly once, even if processes are killed at any moment."""
+"""Tests read-process-write: each input is in the output exactly once, even if processes are killed at any moment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 
 
 class Worker:
-    """A process that is restarted whenever it has ended."""
+    """Runs a worker process, and restarts it whenever it has ended."""
 
     def __init__(self, program: list[str], bootstrap: str, instance: str) -> None:
         self._command = [*program, bootstrap, "source", "sink", "group", instance]
@@ -50,7 +50,7 @@ def fill(bootstrap: str) -> None:
 
 
 class Output:
-    """The records that a read_committed consumer has read."""
+    """Reads the output topic with read_committed, and keeps the values."""
 
     def __init__(self, bootstrap: str) -> None:
         self.values: list[int] = []
@@ -74,7 +74,7 @@ class Output:
 
 
 def python_worker() -> list[str]:
-    """Returns the command of a librdkafka worker, which adds partitions and offsets to its transactions itself."""
+    """Returns the command of a librdkafka worker, which itself adds partitions and offsets to its transactions."""
     return [sys.executable, str(HERE / "exactly_once_worker.py")]
 
 
@@ -86,14 +86,14 @@ def java_worker() -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["workers", "broker", "both"])
-def test_each_record_is_processed_exactly_once_while_processes_are_killed(tmp_path: Path, victim: str) -> None:
+def test_librdkafka_processes_each_record_exactly_once_while_processes_are_killed(tmp_path: Path, victim: str) -> None:
     run(tmp_path, python_worker(), victim, kills=8, longest_s=1.5)
 
 
 @pytest.mark.slow
 @pytest.mark.java
 @pytest.mark.parametrize("victim", ["workers", "broker"])
-def test_each_record_is_processed_exactly_once_by_the_java_client(
+def test_java_client_processes_each_record_exactly_once_while_processes_are_killed(
     tmp_path: Path, victim: str, kafka_jars: None
 ) -> None:
     run(tmp_path, java_worker(), victim, kills=4, longest_s=6.0)

@@ -1,4 +1,4 @@
-"""Transactions with the Java client, which uses transaction version 2, and with Kafka's own tools."""
+"""Tests transactions with the Java client, which uses transaction version 2, and with Kafka's own tools."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SCENARIOS = [
 
 @pytest.fixture(scope="module")
 def said(bootstrap: str, kafka_jars: None) -> dict[str, str]:
-    """Returns each scenario's failure; empty text for success."""
+    """Returns the failure of each scenario; an empty text if the scenario succeeded."""
     source = Path(__file__).parent / "TransactionClient.java"
     command = kafka.tool_command(str(source), bootstrap, f"java-{secrets.token_hex(4)}")
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
@@ -57,7 +57,7 @@ def said(bootstrap: str, kafka_jars: None) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_transactions_work_with_the_java_client(said: dict[str, str], scenario: str) -> None:
+def test_every_transaction_scenario_of_the_java_client_succeeds(said: dict[str, str], scenario: str) -> None:
     assert said.get(scenario, "did not run") == ""
 
 
@@ -87,7 +87,7 @@ def test_kafkas_tool_lists_describes_and_aborts_a_hanging_transaction(
     producer.commit_transaction(20)
 
 
-def test_kafkas_tool_prints_transaction_records_and_markers(
+def test_kafkas_dump_log_tool_prints_transaction_records_and_markers(
     broker: RunningBroker, topic: NewTopicName, kafka_tool: KafkaTool
 ) -> None:
     if broker.data is None:

@@ -1,4 +1,4 @@
-"""`penstock up --secure`: clients connect with exactly what it prints."""
+"""Tests `penstock up --secure`: clients connect with exactly the settings that the command prints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ Begin = Callable[..., tuple["subprocess.Popen[str]", dict[str, Any], dict[str, A
 
 @pytest.fixture
 def begin() -> Iterator[Begin]:
-    """Starts `penstock up --secure` and returns the process, its ready line and what it prints for clients."""
+    """Returns a function that starts `penstock up --secure`.
+
+    The function returns the process, its ready line, and the settings that it prints for clients.
+    """
     begun: list[subprocess.Popen[str]] = []
 
     def start(*words: str) -> tuple[subprocess.Popen[str], dict[str, Any], dict[str, Any]]:
@@ -50,7 +53,7 @@ def end(process: subprocess.Popen[str]) -> int:
 
 
 def exchange(config: dict[str, str]) -> None:
-    """Creates a topic as the application user, produces a record and consumes it."""
+    """Creates a topic with the given client settings, produces a record and consumes it."""
     topic = f"orders-{uuid.uuid4().hex[:8]}"
     admin = AdminClient(config)
     (created,) = admin.create_topics([NewTopic(topic, 1)]).values()
@@ -69,7 +72,7 @@ def exchange(config: dict[str, str]) -> None:
     consumer.close()
 
 
-def test_printed_settings_work_with_confluent_kafka_and_the_command_line(
+def test_settings_printed_by_up_secure_work_with_confluent_kafka_and_the_command_line(
     begin: Begin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = str(tmp_path / "data")
@@ -100,7 +103,7 @@ def test_printed_settings_work_with_confluent_kafka_and_the_command_line(
     assert end(process) == Exit.OK
 
 
-def test_ephemeral_files_are_removed_at_the_end(begin: Begin) -> None:
+def test_up_secure_with_ephemeral_removes_its_files_at_the_end(begin: Begin) -> None:
     process, _, told = begin("--ephemeral")
     exchange(told["confluent"])
     assert Path(told["client_properties"]).exists()
@@ -109,7 +112,7 @@ def test_ephemeral_files_are_removed_at_the_end(begin: Begin) -> None:
 
 
 @pytest.mark.slow
-def test_printed_settings_work_with_a_secured_cluster_of_three_nodes(begin: Begin, tmp_path: Path) -> None:
+def test_settings_printed_by_up_secure_work_with_a_cluster_of_three_nodes(begin: Begin, tmp_path: Path) -> None:
     process, _, told = begin("--nodes", "3", "--data", str(tmp_path / "data"))
     metadata = AdminClient(told["confluent"]).list_topics(timeout=60)
     assert len(metadata.brokers) == 3
@@ -117,6 +120,6 @@ def test_printed_settings_work_with_a_secured_cluster_of_three_nodes(begin: Begi
     assert end(process) == Exit.OK
 
 
-def test_up_with_the_secure_option_refuses_a_data_directory_without_users(tmp_path: Path) -> None:
+def test_up_secure_refuses_a_data_directory_without_users(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=1\n")
     assert main(["up", "--secure", "--data", str(tmp_path), "--port", "0", "--no-http"]) == Exit.USAGE

@@ -58,6 +58,6 @@ def test_two_versions_share_only_the_classes_of_the_interface_between_simulator_
     assert old.twin(KafkaError) is None
 
 
-def test_directory_without_the_package_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_directory_without_the_penstock_package_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(VersionError, match="has no package penstock"):
         other_version(str(tmp_path))

@@ -12,7 +12,7 @@ from penstock.sim.run.simulation import Simulation
 
 def test_task_exception_that_no_code_retrieves_breaks_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(tasks: list[asyncio.Task[None]]) -> None:
-        raise ValueError("nobody looks at this")
+        raise ValueError("no code retrieves this exception")
 
     async def forget_a_task(self: Simulation) -> None:
         tasks: list[asyncio.Task[None]] = []
@@ -22,4 +22,4 @@ def test_task_exception_that_no_code_retrieves_breaks_a_rule(monkeypatch: pytest
     monkeypatch.setattr(Simulation, "_verify", forget_a_task)
     verdict = Simulation(draw_plan(1, "calm", duration_s=0.5)).run()
     assert [violation.rule for violation in verdict.violations] == ["no exceptions"]
-    assert "nobody looks at this" in str(verdict.violations[0])
+    assert "no code retrieves this exception" in str(verdict.violations[0])

@@ -12,8 +12,8 @@ def look(start: int, offsets: range, *, other: int | None = None) -> FinalView:
 
 
 def found(first: FinalView, again: FinalView, *deleted: int, starts: set[int] | None = None) -> list[str]:
-    """Returns the violations. `starts` are the replicas' log starts before the restart; by default those of both
-    views."""
+    """Returns the violations. `starts` are the replicas' log starts before the restart; by default, the log starts of
+    both views."""
     history = History(deletions=[Deletion(PART, offset) for offset in deleted])
     had = {PART: {*first.log_start.values(), *again.log_start.values()} if starts is None else starts}
     return list(changes_by_restart(first, again, had, history, set()))

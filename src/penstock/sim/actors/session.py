@@ -175,7 +175,9 @@ class Session:
             self._notice(client, group, codes)
             for code in codes:
                 if code is not ErrorCode.NONE:
-                    raise KafkaError(code, f"The coordinator of group {group} refused to return the committed offsets.")
+                    raise KafkaError(
+                        code, f"The coordinator of group {group} refused to return the committed offsets: ask again."
+                    )
             for partition, offset in offsets.items():
                 self.history.committed.append(OffsetAnswer(group, partition, offset, began, self.now))
             return offsets

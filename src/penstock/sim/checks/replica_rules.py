@@ -163,7 +163,8 @@ def indexes_fit(machines: Sequence[Machine], damaged: set[TopicPartition]) -> It
 
 
 def misleading(where: str, segment: Segment) -> Iterator[str]:
-    """Yields the first entry of each index that matches no batch, or whose timestamp is not the largest so far."""
+    """Yields the first wrong entry of a segment's indexes: an offset that matches no batch, or a timestamp that is not
+    the largest so far. Yields nothing if all entries are right."""
     batches = dict(scan_headers(segment.file, 0, segment.size))
     for offset, position in segment.index.entries():
         header = batches.get(position)

@@ -56,8 +56,8 @@ def deliveries_are_limited_and_counted(plan: Plan, history: History, view: Final
 def every_record_is_delivered(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
     """Yields each record that a group should have got but did not get.
 
-    Each record stored after the group's first delivery must be delivered. A delivered record that is not done must be
-    delivered again.
+    Each record stored after the group's first delivery must be delivered. A delivered record that is not accepted,
+    rejected or archived must be delivered again.
     """
     got: dict[tuple[str, TopicPartition], set[int]] = defaultdict(set)
     for delivery in history.share_deliveries:

@@ -33,7 +33,7 @@ RESET: Final = _Signal("RST")
 
 
 class ConnectionHost(Protocol):
-    """Defines the methods of a host that its connections use."""
+    """Defines the methods of a simulated host that its connections call."""
 
     name: str
     up: bool
@@ -41,7 +41,7 @@ class ConnectionHost(Protocol):
 
 
 class ConnectionFabric(Protocol):
-    """Defines the methods of the network that its connections use."""
+    """Defines the methods of the simulated network that its connections call."""
 
     timeline: Timeline
     random: Random

@@ -460,8 +460,7 @@ class Timeline:
 
 
 class Heap:
-    """Holds `frozen`: True if this process makes many runs and has frozen the objects that existed before its first
-    run."""
+    """Keeps one flag for the process: `frozen` is True once `freeze` was called, before the first of many runs."""
 
     frozen = False
 

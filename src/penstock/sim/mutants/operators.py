@@ -65,7 +65,7 @@ def changes_at(place: Place) -> Iterator[Change]:
 
 
 def _text(node: ast.AST) -> str:
-    """Returns the first line of the node's source text, to show it to a person."""
+    """Returns the first line of the source text of a syntax tree node, to show it to a person."""
     text = ast.unparse(node).splitlines()[0]
     return text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
 

@@ -155,6 +155,13 @@ FOUND = [
         aimed=True,
         later_actors=True,
     ),
+    Found(
+        "a directory stayed in use after the incarnation id could not be written to it",
+        *(40029, "directories", 15),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
 ]
 
 

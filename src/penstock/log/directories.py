@@ -7,11 +7,9 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, overload
 
-from penstock.log.checkpoints import Incarnation
 from penstock.log.directory import LogDir
 from penstock.log.free_space import FreeSpace
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.protocol.uuid import ZERO_UUID
 from penstock.protocol.vocabulary import METADATA_TOPIC
 
 if TYPE_CHECKING:
@@ -112,24 +110,18 @@ class LogDirectories(Sequence[LogDir]):
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "No log directory is online: see the broker's log.")
         return min(candidates, key=lambda each: (each.path in self.cordoned, log_counts[each.path]))
 
-    def note_incarnation(self, broker_epoch: int, asking: bytes = ZERO_UUID) -> None:
-        """Writes a record of this process, with `broker_epoch`, into each directory for partitions.
+    @property
+    def any_offline(self) -> bool:
+        return any(directory.offline for directory in self.all)
 
-        While the process is registering, it has no epoch of its own yet. Then `asking` is the incarnation id of the
-        registration, and `broker_epoch` is the epoch of the previous process. If any directory has failed, this method
-        removes the records from all directories instead, because unsynced writes to the failed directory may be lost.
-        """
-        incarnation = Incarnation(broker_epoch, asking)
-        failed = any(directory.offline for directory in self.all)
+    def forget_incarnation(self) -> None:
+        """Removes the record of this process from each directory for partitions, because after a disk failure some of
+        its unsynced writes may be lost."""
         for directory in self:
             try:
-                directory.forget_incarnation() if failed else directory.note_incarnation(incarnation)
-            except OSError as error:  # safe: the next start takes this incarnation for one that lost something
-                logger.warning(
-                    "the incarnation id could not be written to %s, so the next start is slower: %s",
-                    directory.path,
-                    error,
-                )
+                directory.forget_incarnation()
+            except OSError as error:  # safe: the directories differ, so the next start returns no incarnation
+                logger.warning("the incarnation id could not be removed from %s: %s", directory.path, error)
 
 
 class PathLookup:

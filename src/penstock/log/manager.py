@@ -20,6 +20,7 @@ from penstock.disk.api import is_shortage
 from penstock.log import directory_flush
 from penstock.log.checkpoints import (
     PARTITION_METADATA_FILE,
+    Incarnation,
     render_partition_metadata,
 )
 from penstock.log.directories import LogDirectories
@@ -148,6 +149,22 @@ class LogManager:
         except BaseException:
             self.abandon()
             raise
+
+    def note_incarnation(self, broker_epoch: int, asking: bytes = ZERO_UUID) -> None:
+        """Writes a record of this process, with `broker_epoch`, into each directory for partitions.
+
+        While the process is registering, it has no epoch of its own yet. Then `asking` is the incarnation id of the
+        registration, and `broker_epoch` is the epoch of the previous process. If a directory has failed, or fails now,
+        no directory keeps a record, because unsynced writes to the failed directory may be lost.
+        """
+        for directory in self.dirs:
+            if not self.dirs.any_offline:
+                try:
+                    directory.note_incarnation(Incarnation(broker_epoch, asking))
+                except OSError as error:
+                    self.take_offline(directory, error)
+        if self.dirs.any_offline:
+            self.dirs.forget_incarnation()
 
     def relocated(self, log: Log, source: LogDir) -> None:
         """Updates the log counts of both directories and queues the log for a flush. Called when a move of `log` out of

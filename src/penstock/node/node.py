@@ -408,7 +408,7 @@ class Node:
         self._observer(DirectoryFailed(directory.path, str(error)))
         broker = self.broker_or_none
         if broker is not None:
-            broker.logs.dirs.note_incarnation(broker.lifecycle.broker_epoch)
+            broker.logs.note_incarnation(broker.lifecycle.broker_epoch)
             broker.lifecycle.beat_now()
             if directory is broker.logs.dirs.metadata:
                 self._fatal(StorageError(_cannot_go_on(f"the directory of its metadata log, {directory.path}", error)))

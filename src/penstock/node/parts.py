@@ -174,7 +174,7 @@ def make_broker(
     peers = Peers(
         node_id, lambda: metadata.image, world.network, inter_broker_listener, request_timeout_s, world.to_brokers
     )
-    note, observer = logs.dirs.note_incarnation, world.observer
+    note, observer = logs.note_incarnation, world.observer
     suspicions = Suspicions(lambda: asyncio.get_running_loop().time())
     lifecycle = Lifecycle(
         identity, channel, metadata, settings, lambda: _directories(logs), note, observer, suspicions.due

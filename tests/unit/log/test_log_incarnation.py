@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from log_harness import manager, new_log
 
+from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
 from penstock.log.checkpoints import Incarnation
 from penstock.log.directory import LogDir
@@ -74,9 +75,43 @@ def test_no_directory_records_an_incarnation_after_a_disk_error(dirs: tuple[str,
     disk = MemoryDisk()
     logs = manager(disk, dirs=dirs)
     log = new_log(logs=logs)
-    logs.dirs.note_incarnation(7)
+    logs.note_incarnation(7)
     log.health.failed(OSError(errno.EIO, "a page could not be written"))
-    logs.dirs.note_incarnation(7)
+    logs.note_incarnation(7)
     logs.abandon()
     again = manager(disk, dirs=dirs)
     assert {directory.last_incarnation.broker_epoch for directory in again.dirs} == {-1}
+
+
+@pytest.mark.parametrize("broken", ["/logs", "/more"])
+def test_directory_that_cannot_take_the_incarnation_goes_offline_like_after_any_failed_write(broken: str) -> None:
+    disk = MemoryDisk()
+    logs = manager(disk, dirs=("/logs", "/more"))
+    logs.note_incarnation(7)
+
+    def fail(_: str, path: str) -> None:
+        if path.startswith(broken):
+            raise DiskError(errno.EIO, "input/output error", path)
+
+    disk.on_write = fail
+    logs.note_incarnation(8)
+    assert {directory.path for directory in logs.dirs if directory.offline} == {broken}
+    assert new_log(logs=logs).log_dir != broken
+    logs.abandon()
+    disk.on_write = None
+    again = manager(disk, dirs=("/logs", "/more"))
+    epochs = {directory.path: directory.last_incarnation.broker_epoch for directory in again.dirs}
+    assert len({*epochs.values()}) == 2
+    assert 8 not in epochs.values()
+
+
+def test_directory_stays_online_if_the_incarnation_is_not_written_for_lack_of_descriptors() -> None:
+    disk = MemoryDisk()
+    logs = manager(disk)
+
+    def fail(_: str, path: str) -> None:
+        raise DiskError(errno.EMFILE, "too many open files", path)
+
+    disk.on_write = fail
+    logs.note_incarnation(7)
+    assert not logs.dirs[0].offline

@@ -182,7 +182,9 @@ def _find_directory(held: Held, path: str) -> tuple[int, str]:
     wanted = posixpath.normpath(path)
     having = [node for node, holdings in held.items() if any(each.path == wanted for each in holdings.directories)]
     if not having:
-        raise Failure(f"no node has a log directory {path}: `penstock logdir list` shows all", Exit.NOT_FOUND)
+        raise Failure(
+            f"no node has a log directory {path}: `penstock logdir list` shows the log directories", Exit.NOT_FOUND
+        )
     if len(having) > 1:
         nodes = ", ".join(map(str, having))
         raise Failure(f"nodes {nodes} have a log directory {path}: choose one with --node", Exit.USAGE)

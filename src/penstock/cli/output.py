@@ -41,7 +41,7 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escapes the terminal control characters that JSON itself does not escape (U+007F and above) in JSON text."""
+    """Escapes, in JSON text, the terminal control characters from U+007F on, which JSON itself does not escape."""
     return _CONTROLS_BEYOND_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

@@ -145,8 +145,8 @@ class _Show:
     def _caught_up(self) -> bool:
         """Returns True once all produced events are in the table, or once CATCH_UP_S seconds have passed.
 
-        The first call stops the producer. The query keeps running until this function returns True: if a query is
-        stopped within a batch, it repeats that batch after a restart.
+        The first call stops the producer. The query has to run until this function returns True: if it were stopped
+        within a batch, its next start would repeat the batch.
         """
         if self._stopping_s is None:
             self._stopping_s = time.monotonic()

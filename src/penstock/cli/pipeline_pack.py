@@ -1,4 +1,4 @@
-"""`penstock pipeline pack` packs Penstock and its dependencies for a Spark cluster that has none installed."""
+"""`penstock pipeline pack` packs Penstock and its dependencies for a Spark cluster on which they are not installed."""
 
 from __future__ import annotations
 

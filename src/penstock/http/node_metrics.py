@@ -210,7 +210,8 @@ def directory_families(broker: Broker) -> Iterator[Family]:
 
 
 def _moves(broker: Broker) -> Iterator[Family]:
-    """Yields metrics of moves between log directories: the progress of at most MOVES_MAX moves, and counts."""
+    """Yields metrics of moves between log directories: counts of all moves, and the progress of at most MOVES_MAX
+    moves."""
     moves = broker.moves
     figures = moves.figures()
     left = gauge("penstock_log_move_bytes_left", "Bytes that a move between log directories still has to copy.")

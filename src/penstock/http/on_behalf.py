@@ -87,7 +87,9 @@ class CallerConnection(BrokerConnection):
         if isinstance(response, Encoded):
             response = decode(response_class(api_key), version, response.body)
         if isinstance(response, Close):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{APIS[api_key].name} was refused: {response.reason}.")
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"{APIS[api_key].name} was refused by the broker: {response.reason}."
+            )
         return response
 
     def _handler(self, api_key: int, send: Handler) -> Handler:

@@ -265,7 +265,8 @@ def librdkafka_properties(security: LocalSecurity, bootstrap: str, user: str) ->
 
 
 def write_client_files(directory: str, security: LocalSecurity, bootstrap: str) -> dict[str, str]:
-    """Writes `client.properties` of the application user and `admin.properties`. Returns their paths by user."""
+    """Writes `client.properties` of the application user and `admin.properties`. Returns the path of each user's
+    file."""
     paths = {APP: os.path.join(directory, "client.properties"), ADMIN: os.path.join(directory, "admin.properties")}
     for user, path in paths.items():
         lines = [f"{name}={value}\n" for name, value in client_properties(security, bootstrap, user).items()]

@@ -2,7 +2,7 @@
 
 A table has columns besides the value's fields, and a column's name has no spaces or dots. So a character that is not
 allowed in a column name becomes `%` and its two hexadecimal digits, as in a URL (`a b` is column `a%20b`). If a field
-has the name of one of the record's own columns, its underscore is escaped (`_key` is column `%5Fkey`). A field whose
+has the name of a column that Penstock adds, its underscore is escaped (`_key` is column `%5Fkey`). A field whose
 name begins and ends with an underscore is escaped too, because Delta adds such columns in a merge (`_row_id_`).
 """
 

@@ -96,7 +96,7 @@ def _code() -> Iterator[tuple[str, Path]]:
     for package in OURS:
         found = find_spec(package)
         if found is None or not found.submodule_search_locations:
-            raise PackError(f"Module {package} is missing: reinstall Penstock, which should have it.")
+            raise PackError(f"Module {package} is missing, but belongs to Penstock: reinstall Penstock.")
         root = Path(next(iter(found.submodule_search_locations)))
         for path in sorted(root.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:

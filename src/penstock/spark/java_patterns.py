@@ -58,7 +58,7 @@ class PatternError(ValueError):
 def java_pattern(text: str) -> re.Pattern[str]:
     """Returns a pattern that matches the same topic names as Java's `Pattern.compile(text)`. Raises PatternError."""
     if len(text) > _LONGEST_PATTERN:
-        raise PatternError(f"the pattern has {len(text)} characters, more than {_LONGEST_PATTERN}")
+        raise PatternError(f"the pattern has {len(text)} characters, but the maximum is {_LONGEST_PATTERN}")
     try:
         return re.compile(_Translation(text).whole(), re.ASCII)
     except (re.error, RecursionError) as error:

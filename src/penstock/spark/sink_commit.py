@@ -1,8 +1,8 @@
 """Commits the transactions of an exactly-once batch, from the driver.
 
 A decision is a record that the transactions of a batch are to be committed (`sink_decisions`). To complete a decision
-means to commit these transactions. The driver first completes the decision of the previous batch. Then it decides the
-new batch, completes that decision, and aborts transactions that no decision names.
+means to commit these transactions. The driver first completes the decision of the previous batch. Then it records the
+decision to commit the new batch, completes it, and aborts transactions that no decision names.
 
     tasks: write, prepare ──▶ driver: fence older drivers ─▶ read the last decision, complete its transactions
                                        │ decision about a later batch: refuse     (another run of the query is ahead)

@@ -186,7 +186,7 @@ def test_http_answer_to_a_wrong_password_is_delayed() -> None:
     with_node(scenario, {**SECURED, "connection.failed.authentication.delay.ms": "500"})
 
 
-def test_properties_can_give_http_its_own_users_or_no_users() -> None:
+def test_properties_can_set_users_for_http_alone_or_http_without_a_login() -> None:
     own = 'x.PlainLoginModule required user_web="w";'
     prefix = "listener.name.http."
 

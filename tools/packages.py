@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "penstock"
 #: Single modules of the lowest layers, one row for all of them.
-SHARED = ("runs", "allowance", "check", "clock", "processes", "spelling")
+SHARED = ("runs", "allowance", "check", "clock", "histogram", "processes", "spelling")
 
 
 def layers() -> list[list[str]]:

@@ -1,8 +1,8 @@
-"""Fetches small documents over HTTPS or from files: the keys of an issuer, and access tokens.
+"""Fetches small documents over HTTPS or from files: the keys of an issuer, access tokens, and schemas of a registry.
 
 The functions block, so call them in a thread. They follow no redirects, use no proxy, and read a limited number of
-bytes. Plain HTTP is accepted only for loopback addresses: an attacker who changed a key set in transit could log in as
-any user.
+bytes. By default, plain HTTP is accepted only for loopback addresses: an attacker who changed a key set in transit
+could log in as any user.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ _CHUNK_BYTES = 65_536
 class FetchError(Exception):
     """Raised if a document can't be fetched. The message is one sentence without secrets."""
 
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        """The status of the server's answer; None if there was no complete answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -36,6 +41,8 @@ class Document:
     max_bytes: int
     timeout_s: float = 10.0
     tls: ssl.SSLContext | None = field(default=None, repr=False)
+    plain: bool = False
+    """True accepts http:// for every host: the document is no secret and decides about no login."""
 
     def __post_init__(self) -> None:
         """Raises ValueError if the URL can't be used. The message does not name the property: the caller adds its
@@ -48,7 +55,7 @@ class Document:
                 raise ValueError("the URL names no file: use file:///path")
         elif not parts.hostname or parts.username is not None:
             raise ValueError("the URL names no host, or has a user name")
-        elif parts.scheme == "http" and not _is_loopback(parts.hostname):
+        elif parts.scheme == "http" and not self.plain and not _is_loopback(parts.hostname):
             raise ValueError("the URL is not protected: use https://")
 
     @property
@@ -68,7 +75,7 @@ class Document:
             reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
             raise FetchError(f"{self.url} can't be read: {reason}.") from None
         if len(content) > self.max_bytes:
-            raise FetchError(f"{self.url} has more than {self.max_bytes} bytes.")
+            raise FetchError(f"{self.url} has more than {self.max_bytes} bytes.", 200)
         return content
 
     def _parts(self) -> SplitResult:
@@ -103,7 +110,7 @@ class Document:
         finally:
             connection.close()
         if not 200 <= answer.status < 300:
-            raise FetchError(f"{self.url} answered with status {answer.status}.")
+            raise FetchError(f"{self.url} answered with status {answer.status}.", answer.status)
         return bytes(content)
 
 

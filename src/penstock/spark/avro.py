@@ -27,11 +27,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from penstock.formats.framing import REGISTRY_PREFIX
 from penstock.spark.errors import SourceError
 from penstock.spark.options import ValueOptions
 
-#: Bytes of the prefix that schema registry clients write: a zero byte and the schema's id.
-REGISTRY_PREFIX = 5
 MAX_DEPTH = 32
 
 _PLAIN: dict[str, DataType] = {

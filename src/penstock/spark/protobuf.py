@@ -22,6 +22,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from penstock.formats.descriptors import find_message, is_map, is_repeated, link, parse_set
+from penstock.formats.limits import FormatError
 from penstock.spark.errors import SourceError
 from penstock.spark.options import ValueOptions
 
@@ -49,21 +51,14 @@ def protobuf_type(value: ValueOptions) -> DataType:
 
 def _descriptor(value: ValueOptions) -> Any:
     try:
-        from google.protobuf import descriptor_pb2, descriptor_pool
-    except ImportError:
-        raise SourceError("Protobuf values need package protobuf: run `pip install 'penstock[formats]'`.") from None
-    try:
         with open(value.descriptor or "", "rb") as file:
-            files = descriptor_pb2.FileDescriptorSet.FromString(file.read())
-    except Exception as error:
+            data = file.read()
+    except OSError as error:
         raise SourceError(f"The file that value.descriptor names can't be read: {error}.") from None
-    pool = descriptor_pool.DescriptorPool()
     try:
-        for each in files.file:
-            pool.Add(each)
-        return pool.FindMessageTypeByName(value.message)
-    except (KeyError, TypeError) as error:
-        raise SourceError(f"The file of value.descriptor has no message {value.message!r}: {error}.") from None
+        return find_message(link(parse_set(data)), value.message or "")
+    except FormatError as error:
+        raise SourceError(f"The file of value.descriptor can't be used: {error}.") from None
 
 
 def _struct(descriptor: Any, depth: int) -> StructType:
@@ -74,20 +69,12 @@ def _struct(descriptor: Any, depth: int) -> StructType:
     return StructType([StructField(field.name, _type(field, depth)) for field in descriptor.fields])
 
 
-def _is_map(field: Any) -> bool:
-    return field.message_type is not None and field.message_type.GetOptions().map_entry
-
-
-def _repeated(field: Any) -> bool:
-    return bool(field.is_repeated)
-
-
 def _type(field: Any, depth: int) -> DataType:
-    if _is_map(field):
+    if is_map(field):
         key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
         return MapType(_single(key, depth), _single(value, depth))
     single = _single(field, depth)
-    return ArrayType(single) if _repeated(field) else single
+    return ArrayType(single) if is_repeated(field) else single
 
 
 def _single(field: Any, depth: int) -> DataType:
@@ -114,10 +101,10 @@ def _row(message: Any) -> dict[str, Any]:
             row[field.name] = None
             continue
         found = getattr(message, field.name)
-        if _is_map(field):
+        if is_map(field):
             inner = field.message_type.fields_by_name["value"]
             row[field.name] = [(key, _plain(inner, found[key])) for key in found]
-        elif _repeated(field):
+        elif is_repeated(field):
             row[field.name] = [_plain(field, each) for each in found]
         else:
             row[field.name] = _plain(field, found)

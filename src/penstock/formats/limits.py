@@ -1,0 +1,77 @@
+"""Limits what one decoded value may hold, and converts numbers for readers of JSON. Pure."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta
+
+#: Nested messages, records, lists and maps.
+DEPTH_MAX = 64
+#: Numbers, texts, names and messages in one decoded value.
+VALUES_MAX = 10_000
+#: Characters of texts and names in one decoded value.
+TEXT_MAX = 512 * 1024
+#: Bytes of a key or value that is decoded.
+DATA_MAX_BYTES = 256 * 1024
+#: Browsers and many other readers of JSON round whole numbers beyond this one.
+EXACT_MAX = 2**53 - 1
+_EPOCH = datetime(1970, 1, 1)
+
+
+class FormatError(ValueError):
+    """Raised if data or a schema can't be decoded. The message is a clause that says why, without a full stop."""
+
+
+class Room:
+    """Counts decoded values and their text. Raises FormatError if there are too many of them."""
+
+    __slots__ = ("text", "values")
+
+    def __init__(self, values: int = VALUES_MAX, text: int = TEXT_MAX) -> None:
+        self.values = values
+        self.text = text
+
+    def take(self, text: int = 0) -> None:
+        self.values -= 1
+        self.text -= text
+        if self.values < 0 or self.text < 0:
+            raise FormatError("it has too many values or too much text for a view")
+
+    def part(self) -> Room:
+        """Returns the room of one value: at most VALUES_MAX and TEXT_MAX, and no more than is left here."""
+        return Room(min(VALUES_MAX, self.values), min(TEXT_MAX, self.text))
+
+    def spend(self, before: Room, after: Room) -> None:
+        """Takes what one value used of its room."""
+        self.values -= before.values - max(after.values, 0)
+        self.text -= before.text - max(after.text, 0)
+
+
+def check_depth(depth: int) -> None:
+    if depth > DEPTH_MAX:
+        raise FormatError(f"it is nested deeper than {DEPTH_MAX} levels")
+
+
+def exact(number: int) -> int | str:
+    """Returns a whole number as JSON readers can hold it: as text if they would round it."""
+    return number if -EXACT_MAX <= number <= EXACT_MAX else str(number)
+
+
+def finite(number: float) -> float | str:
+    """Returns a number that JSON can hold: NaN and infinities become text."""
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
+def instant(number: int, digits: int, zone: str = "Z") -> int | str:
+    """Returns a time since 1970 as ISO 8601 text. `digits` counts the digits after the second: 3 for milliseconds.
+
+    Returns the number itself if it is outside the years 1 to 9999.
+    """
+    seconds, rest = divmod(number, 10**digits)
+    try:
+        text = (_EPOCH + timedelta(seconds=seconds)).isoformat()
+    except OverflowError:
+        return exact(number)
+    return f"{text}.{rest:0{digits}d}{zone}" if digits else f"{text}{zone}"

@@ -4,6 +4,7 @@ penstock consume -t numbers -e                     all records up to the end, th
 penstock consume -t numbers -o -10 -e              the last ten records of every partition
 penstock consume -t numbers -o s@2026-01-31T12:00:00 -o e@2026-01-31T13:00:00
 penstock consume -t numbers -f '%t/%p@%o: %s\\n'
+penstock consume -t orders -s value=avro -r https://registry:8081
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from penstock.cli.exit import Exit, Failure
 from penstock.cli.format import Formatter, Place, as_written, compile_format, delimited, for_terminal, unescape
 from penstock.cli.options import connection, expect_many_objects, finish, positive_int
 from penstock.cli.position import Absolute, AtTime, Beginning, End, Last, Position, Stored, parse_span
+from penstock.cli.record_views import add_views, decoder
 from penstock.protocol.vocabulary import EARLIEST, LATEST, TopicPartition
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-D", "--delimiter", default="\\n", metavar="TEXT", help="after each record (default: %(default)s)"
     )
+    add_views(parser)
     parser.add_argument("-Z", "--null", action="store_true", help="print null keys and values as NULL")
     parser.add_argument(
         "-u", "--unbuffered", action="store_true", help="as for kcat; records are always written as they arrive"
@@ -78,7 +81,9 @@ def run(args: argparse.Namespace) -> int:
     from penstock.client.consumer import ConsumerSettings
 
     expect_many_objects()
-    show = formatter(args)
+    show, decoding = formatter(args), decoder(args)
+    if decoding is not None:
+        show = decoding.formatter(show)
     span = parse_span(args.offset, Stored() if args.group else Beginning())
     if (isinstance(span.start, Stored) or args.commit) and not args.group:
         raise Failure("`-o stored` and --commit need a group: name it with --group", Exit.USAGE)
@@ -98,6 +103,8 @@ def run(args: argparse.Namespace) -> int:
                     from penstock.cli.stored import store_offsets
 
                     store_offsets(broker, args.group, reader.positions)
+                if decoding is not None:
+                    decoding.report()
     if not args.quiet and not sys.stdout.isatty():
         output.note(f"consumed {output.counted(reader.count, 'record')}")
     return Exit.OK

@@ -23,6 +23,7 @@ from penstock.http.pipelines import of_cluster
 from penstock.http.rates import Rates
 from penstock.http.rest.api import ROUTES
 from penstock.http.rest.problems import problem
+from penstock.http.rest.record_rows import RecordViews
 from penstock.http.rest.routes import Match, Router
 from penstock.http.rest.service import Service
 from penstock.http.static_files import INDEX, is_static, static_file
@@ -75,6 +76,7 @@ class Site:
         self._guard = Guard(broker, view.roles, view.login)
         self._router = Router(ROUTES)
         self._operations = Operations(broker.clock.wall_ms)
+        self._views = RecordViews(view.schemas)
         self._service = Service(
             broker,
             partial(self._client, NOBODY),
@@ -83,6 +85,7 @@ class Site:
             self._pipelines.get,
             self._operations,
             Streams(),
+            self._views,
             view.cleaner,
             view.warnings,
         )
@@ -139,6 +142,7 @@ class Site:
         for shared in (self._pipelines, self._metrics, self._state, self._events):
             shared.cancel()
         await self._operations.close()
+        self._views.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self._cluster.close()
 

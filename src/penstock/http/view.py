@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from penstock.client.credentials import NO_CREDENTIALS, Credentials
+from penstock.formats.schemas import Schemas
 from penstock.http.guard import NO_LOGIN, Login
 from penstock.http.roles import EVERYBODY_ADMIN, Roles
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.net.server import Server
 
 T = TypeVar("T")
+NO_SCHEMAS = Schemas()
 
 #: Partitions between two yields to the event loop: a long listing must not delay requests by more than about 1 ms.
 SLICE = 200
@@ -46,6 +48,7 @@ class View:
     login: Login = NO_LOGIN
     cleaner: Cleaner | None = None
     """Compacts this node's logs; None if logs are not compacted."""
+    schemas: Schemas = NO_SCHEMAS
 
 
 async def yield_between_slices(number: int) -> None:

@@ -19,10 +19,12 @@ from penstock.node.listeners import (
     plan_http,
     plan_roles,
 )
+from penstock.node.record_schemas import plan_schemas
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.broker.controlplane.metadata_log import MetadataLog
+    from penstock.formats.schemas import Schemas
     from penstock.http.pipelines import Pipelines
     from penstock.http.server import HttpServer, Site
     from penstock.http.view import View
@@ -47,7 +49,7 @@ class HttpSide:
         optional: bool = False,
         pipelines: Pipelines | None = None,
     ) -> None:
-        """Reads the HTTP address, and the settings of its TLS and logins. Raises ListenerError.
+        """Reads the HTTP address, and the settings of its TLS, logins and schemas. Raises ListenerError.
 
         With `optional`, the node starts without HTTP if the address can't be bound. `pipelines` returns the pipelines
         that the console shows. `metadata` holds the users' credentials. `secret_of_nobody` returns the secret from
@@ -63,7 +65,9 @@ class HttpSide:
 
             self._otel = OtelExport(world.settings)
         self.security: HttpSecurity | None = None
+        self._schemas: Schemas | None = None
         if self._address is not None:
+            self._schemas = plan_schemas(world.settings)
             self.security = HttpSecurity(
                 world.settings,
                 self._address,
@@ -135,7 +139,7 @@ class HttpSide:
     def _view(self, broker: Broker, server: Server, cleaner: Cleaner | None) -> View:
         from penstock.http.guard import NO_LOGIN
         from penstock.http.pipelines import no_pipelines
-        from penstock.http.view import View
+        from penstock.http.view import NO_SCHEMAS, View
 
         world, security = self._world, self.security
         listener = inter_broker_listener(world.settings, self._plans)
@@ -153,6 +157,7 @@ class HttpSide:
             self._roles,
             NO_LOGIN if security is None else security.login,
             cleaner=cleaner,
+            schemas=self._schemas or NO_SCHEMAS,
         )
 
     async def close(self) -> None:

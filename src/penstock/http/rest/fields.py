@@ -27,11 +27,15 @@ class Field:
     items: Field | None = None
     fields: Mapping[str, Field] = field(default_factory=dict)
     """The fields of an object. An object without fields is a map from names to texts or null."""
+    choices: Sequence[str] = ()
+    """The only values of a text; empty if it may have any value."""
 
     def schema(self) -> dict[str, Any]:
         found: dict[str, Any] = {"type": self.kind}
         if self.about:
             found["description"] = self.about
+        if self.choices:
+            found["enum"] = list(self.choices)
         if self.low is not None:
             found["minimum"] = self.low
         if self.high is not None:
@@ -57,6 +61,8 @@ class Field:
                 fits = isinstance(value, dict) and len(value) <= MAX_ITEMS
         if not fits:
             raise FieldError(f"{name} has to be {_article(self.kind)}.")
+        if self.choices and value not in self.choices:
+            raise FieldError(f"{name} can't be {value[:40]!r}: give one of {', '.join(self.choices)}.")
         if self.low is not None and value < self.low:
             raise FieldError(f"{name} can't be {value}: give {self.low} or more.")
         if self.high is not None and value > self.high:

@@ -1,13 +1,19 @@
-"""Converts records to JSON, filters them, and limits the size of an answer. Pure.
+"""Converts records to JSON, filters them, and limits the size of an answer.
 
-A key, a value or a header is `{"text": …}` if it is UTF-8, otherwise `{"base64": …}`; null stays null.
+A key, a value or a header is `{"text": …}` if it is UTF-8, otherwise `{"base64": …}`; null stays null. Keys and values
+may have a view besides (`formats/views.py`).
 """
 
 from __future__ import annotations
 
-import base64
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from penstock.formats.schemas import Schemas
+from penstock.formats.views import AUTO, KEY, VALUE, VIEWS, Viewing, shown
+from penstock.http.rest.fields import Field
 from penstock.records.record import read_records
 
 if TYPE_CHECKING:
@@ -37,9 +43,7 @@ def matching_records(batch: memoryview, first: int, wanted: bytes) -> list[Recor
     ]
 
 
-def record_row(partition: int, record: Record, max_bytes: int = ANSWER_MAX_BYTES) -> dict[str, Any]:
-    """Returns the record as a JSON object. Leaves out key, value and headers if the record is longer than
-    `max_bytes`."""
+def _row(partition: int, record: Record, max_bytes: int, viewing: Viewing) -> dict[str, Any]:
     too_long = record_size(record) > max_bytes
     return {
         "partition": partition,
@@ -47,16 +51,41 @@ def record_row(partition: int, record: Record, max_bytes: int = ANSWER_MAX_BYTES
         "timestamp_ms": record.timestamp,
         "size": record_size(record),
         "left_out": too_long,
-        "key": None if too_long else _shown(record.key),
-        "value": None if too_long else _shown(record.value),
-        "headers": [] if too_long else [{"name": name, "value": _shown(value)} for name, value in record.headers],
+        "key": None if too_long else viewing.show(KEY, record.key),
+        "value": None if too_long else viewing.show(VALUE, record.value),
+        "headers": [] if too_long else [{"name": name, "value": shown(value)} for name, value in record.headers],
     }
 
 
-def _shown(data: bytes | None) -> dict[str, str] | None:
-    if data is None:
-        return None
-    try:
-        return {"text": data.decode()}
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}
+def _rows(partition: int, records: Sequence[Record], max_bytes: int, viewing: Viewing) -> list[dict[str, Any]]:
+    return [_row(partition, each, max_bytes, viewing) for each in records]
+
+
+class RecordViews:
+    """Makes the rows of records in a thread of its own, because views are computed, and may wait for a registry."""
+
+    def __init__(self, schemas: Schemas) -> None:
+        self._schemas = schemas
+        # One thread: however many clients ask, one thread competes with the broker's loop, and schemas are read by one.
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="penstock-views")
+
+    def viewing(self, topic: str, fields: Mapping[str, Any]) -> Viewing:
+        """Returns the views of one answer, as the caller's `key_view` and `value_view` ask for."""
+        return Viewing(self._schemas, topic, {part: fields.get(f"{part}_view", AUTO) for part in (KEY, VALUE)})
+
+    async def rows(
+        self, partition: int, records: Sequence[Record], viewing: Viewing, max_bytes: int = ANSWER_MAX_BYTES
+    ) -> list[dict[str, Any]]:
+        """Returns the records for JSON. Leaves out the contents of records that are longer than `max_bytes`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, _rows, partition, records, max_bytes, viewing)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+#: Fields of a request that choose the views of its answer.
+VIEW_FIELDS = {
+    f"{part}_view": Field("string", f"how the answer shows the {part}; default: {AUTO}", choices=VIEWS)
+    for part in (KEY, VALUE)
+}

@@ -7,7 +7,7 @@ decoding took, so that they use at most about half of one thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.consumer import Consumer, ConsumerSettings, Position
@@ -15,7 +15,7 @@ from penstock.client.offsets import list_offsets
 from penstock.http.rest.fields import Field, list_of
 from penstock.http.rest.groups import partitions_of_topics
 from penstock.http.rest.problems import Problem
-from penstock.http.rest.record_rows import ANSWER_MAX_BYTES, matching_records, record_row, record_size
+from penstock.http.rest.record_rows import ANSWER_MAX_BYTES, VIEW_FIELDS, matching_records, record_size
 from penstock.http.rest.records import FETCH_BYTES, RECORDS_MAX, TOPIC
 from penstock.http.rest.routes import Call, Route
 from penstock.http.streams import HEARTBEAT, HEARTBEAT_S, message
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from penstock.protocol.vocabulary import TopicPartition
     from penstock.records.record import Record
 
+Row = dict[str, Any]
+Rows = Callable[[int, "Sequence[Record]"], Awaitable[list[Row]]]
+"""Makes the rows of a partition's records."""
 #: Partitions that one stream or search may read.
 PARTITIONS_MAX = 1000
 #: Records that a stream sends after one fetch; the others are skipped and counted.
@@ -56,10 +59,17 @@ async def stream_records(service: Service, call: Call) -> Any:
             )
         position = call.query["offset"]
     contains = call.query.get("contains", "").encode()
-    return service.streams.open(lambda slot: _tail(client, slot, dict.fromkeys(wanted, position), contains))
+
+    def rows(partition: int, records: Sequence[Record]) -> Awaitable[list[Row]]:
+        viewing = service.views.viewing(call.path["topic"], call.query)
+        return service.views.rows(partition, records, viewing, STREAMED_MAX_BYTES)
+
+    return service.streams.open(lambda slot: _tail(client, slot, dict.fromkeys(wanted, position), contains, rows))
 
 
-async def _tail(client: AsyncClient, slot: int, start: Mapping[TopicPartition, Position], contains: bytes) -> Chunks:
+async def _tail(
+    client: AsyncClient, slot: int, start: Mapping[TopicPartition, Position], contains: bytes, rows: Rows
+) -> Chunks:
     settings = ConsumerSettings(
         READ_COMMITTED,
         max_bytes=FETCH_BYTES,
@@ -71,21 +81,21 @@ async def _tail(client: AsyncClient, slot: int, start: Mapping[TopicPartition, P
     try:
         async with Consumer(client, settings) as consumer:
             await consumer.assign(start)
-            async for chunk in _followed(consumer, contains):
+            async for chunk in _followed(consumer, contains, rows):
                 yield chunk
     except KafkaError as error:  # the topic was deleted, for example, or an ACL
         yield message("problem", {"detail": error.message or error.code.name, "kafka_error": error.code.name})
 
 
-async def _followed(consumer: Consumer, contains: bytes) -> AsyncIterator[bytes]:
+async def _followed(consumer: Consumer, contains: bytes, rows: Rows) -> AsyncIterator[bytes]:
     silent_s = 0.0
     while True:
         fetched = await consumer.poll(ROUND_S)
         sent = 0
-        async for partition, record in _decoded(fetched, contains):
-            sent += 1
-            if sent <= ROUND_MAX:
-                yield message("record", record_row(partition, record, STREAMED_MAX_BYTES))
+        async for partition, records in _decoded(fetched, contains):
+            for row in await rows(partition, records[: max(0, ROUND_MAX - sent)]):
+                yield message("record", row)
+            sent += len(records)
         skipped = max(0, sent - ROUND_MAX) + await _catch_up(consumer, fetched)
         if skipped:
             yield message("skipped", {"records": skipped})
@@ -112,8 +122,8 @@ async def _catch_up(consumer: Consumer, fetched: list[Fetched]) -> int:
     return max(0, skipped)
 
 
-async def _decoded(fetched: list[Fetched], contains: bytes) -> AsyncIterator[tuple[int, Record]]:
-    """Yields the matching records with their partitions. Leaves out batches that decompress to too many bytes."""
+async def _decoded(fetched: list[Fetched], contains: bytes) -> AsyncIterator[tuple[int, list[Record]]]:
+    """Yields the matching records of each batch with its partition. Leaves out batches that decompress to too much."""
     loop = asyncio.get_running_loop()
     for each in fetched:
         for _, batch in each.batches:
@@ -125,8 +135,8 @@ async def _decoded(fetched: list[Fetched], contains: bytes) -> AsyncIterator[tup
                 if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
                     raise
             await asyncio.sleep(loop.time() - began_s)
-            for record in found:
-                yield each.partition, record
+            if found:
+                yield each.partition, found
 
 
 # --- search
@@ -151,19 +161,19 @@ async def search_records(service: Service, call: Call) -> Any:
     limit, contains = body.get("limit", 100), body["contains"]
 
     async def work(operation: Operation) -> None:
-        rows: list[dict[str, Any]] = []
+        rows: list[Row] = []
         operation.result.update(records=rows, complete=False)
         room = ANSWER_MAX_BYTES
         for key, (start, end) in ranges.items():
-            async for row, size, moved in _found(client, key, start, end, contains.encode()):
+            async for records, moved in _found(client, key, start, end, contains.encode()):
                 operation.advance(moved)
-                if row is None:
-                    continue
-                room -= size
-                if len(rows) >= limit or room < 0:
+                taken = _fitting(records, limit - len(rows), room)
+                room -= sum(map(record_size, taken))
+                viewing = service.views.viewing(topic, body)
+                rows += await service.views.rows(key[1], taken, viewing, STREAMED_MAX_BYTES)
+                if len(taken) < len(records):
                     operation.note("The search stopped, because the result is full: search for a longer text.")
                     return
-                rows.append(row)
         operation.result["complete"] = True
 
     about = f"searches {topic} for {contains[:60]!r}"
@@ -171,10 +181,21 @@ async def search_records(service: Service, call: Call) -> Any:
     return service.begin("search", about, work, unit="offsets", total=total)
 
 
+def _fitting(records: Sequence[Record], limit: int, room: int) -> list[Record]:
+    """Returns the first records that fit into a result: at most `limit`, with at most `room` bytes."""
+    taken: list[Record] = []
+    for each in records:
+        room -= record_size(each)
+        if len(taken) >= limit or room < 0:
+            break
+        taken.append(each)
+    return taken
+
+
 async def _found(
     client: AsyncClient, key: TopicPartition, start: int, end: int, contains: bytes
-) -> AsyncIterator[tuple[dict[str, Any] | None, int, int]]:
-    """Yields (row, size, 0) for each matching record, and (None, 0, N) after each fetch that read N offsets."""
+) -> AsyncIterator[tuple[list[Record], int]]:
+    """Yields (records, 0) with the matching records of a batch, and ([], N) after each fetch that read N offsets."""
     settings = ConsumerSettings(
         READ_COMMITTED, max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES, reset=EARLIEST, channel="search"
     )
@@ -183,11 +204,10 @@ async def _found(
         at = start
         while at < end:
             fetched = await consumer.poll()
-            async for partition, record in _decoded(fetched, contains):
-                if record.offset < end:
-                    yield record_row(partition, record, STREAMED_MAX_BYTES), record_size(record), 0
+            async for _, records in _decoded(fetched, contains):
+                yield [each for each in records if each.offset < end], 0
             reached = min(end, max(at, consumer.position(key)))
-            yield None, 0, reached - at
+            yield [], reached - at
             at = reached
 
 
@@ -213,6 +233,7 @@ ROUTES = (
             "partition": Field("integer", "default: all partitions", low=0, high=2**31 - 1),
             "offset": Field("integer", "first offset of the partition; default: the end", low=0),
             "contains": Field("string", "only records with this text in their key or value"),
+            **VIEW_FIELDS,
         },
         streams=True,
         own_acls=True,
@@ -228,6 +249,7 @@ ROUTES = (
             "partitions": list_of(Field("integer", low=0), "default: all partitions"),
             "timestamp_ms": Field("integer", "only records at or after this time", low=0),
             "limit": Field("integer", "records in the result; default: 100", low=1, high=RECORDS_MAX),
+            **VIEW_FIELDS,
         },
         status=202,
         own_acls=True,

@@ -1,6 +1,6 @@
 """Implements operations on records: read a limited number of records from an offset or a time on, and append records.
 
-`record_rows` says how an answer shows a record.
+`record_rows` says how an answer shows a record, and `formats/views.py` how it shows a key or value.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.client.consumer import Consumer, ConsumerSettings, Since
 from penstock.client.offsets import list_offsets
 from penstock.client.producer import Producer
 from penstock.http.rest.fields import Field, FieldError, list_of, object_of
 from penstock.http.rest.problems import Problem
-from penstock.http.rest.record_rows import ANSWER_MAX_BYTES, matching_records, record_row, record_size
+from penstock.http.rest.record_rows import ANSWER_MAX_BYTES, VIEW_FIELDS, matching_records, record_size
 from penstock.http.rest.routes import Call, Route
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED
@@ -38,6 +38,19 @@ async def read_records(service: Service, call: Call) -> Any:
     """
     topic, partition = call.path["topic"], call.query["partition"]
     service.partition(topic, partition)
+    found = await _read(service, call, topic, partition)
+    rows = await service.views.rows(partition, found.records, service.views.viewing(topic, call.query))
+    return {**found._asdict(), "records": rows}
+
+
+class _Found(NamedTuple):
+    records: list[Record]
+    next_offset: int
+    end_offset: int
+    batches_left_out: int
+
+
+async def _read(service: Service, call: Call, topic: str, partition: int) -> _Found:
     client, key = await service.client(), (topic, partition)
     end = (await list_offsets(client, {key: LATEST}))[key].offset
     limit, wanted = call.query.get("limit", 50), call.query.get("contains", "").encode()
@@ -62,23 +75,14 @@ async def read_records(service: Service, call: Call) -> Any:
                     for record in records:
                         answer_room -= record_size(record)
                         if len(found) >= limit or (answer_room < 0 and found):
-                            return _answer(partition, found, record.offset, end, left_out)
+                            return _Found(found, record.offset, end, left_out)
                         found.append(record)
                     next_offset = header.base_offset + header.last_offset_delta + 1
                     room -= len(batch) + sum(map(record_size, records))
                     if room <= 0:
-                        return _answer(partition, found, next_offset, end, left_out)
+                        return _Found(found, next_offset, end, left_out)
             next_offset = max(next_offset, consumer.position(key))
-    return _answer(partition, found, next_offset, end, left_out)
-
-
-def _answer(partition: int, found: list[Record], next_offset: int, end: int, left_out: int) -> dict[str, Any]:
-    return {
-        "records": [record_row(partition, each) for each in found],
-        "next_offset": next_offset,
-        "end_offset": end,
-        "batches_left_out": left_out,
-    }
+    return _Found(found, next_offset, end, left_out)
 
 
 def _start(call: Call) -> int | Since:
@@ -144,6 +148,7 @@ ROUTES = (
             "timestamp_ms": Field("integer", "reads from the first record at or after this time", low=0),
             "limit": Field("integer", low=1, high=RECORDS_MAX),
             "contains": Field("string", "only records with this text in their key or value"),
+            **VIEW_FIELDS,
         },
         own_acls=True,
     ),

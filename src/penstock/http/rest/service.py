@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.http.operations import Operation, Operations, Work
     from penstock.http.overview import Overview
     from penstock.http.pipelines import Pipeline
+    from penstock.http.rest.record_rows import RecordViews
     from penstock.http.streams import Streams
     from penstock.log.cleaner import Cleaner
     from penstock.metadata.image import MetadataImage, TopicImage
@@ -48,6 +49,7 @@ class Service:
     pipelines: Callable[[], Awaitable[list[Pipeline]]]
     operations: Operations
     streams: Streams
+    views: RecordViews
     cleaner: Cleaner | None = None
     warnings: Sequence[str] = ()
     lags: LagHistory = field(default_factory=LagHistory)

@@ -162,6 +162,16 @@ penstock.queued.max.response.bytes LONG =268435456
     Bytes of responses that wait for slow clients, over all connections; -1 is no limit.
 penstock.request.timing.every INT =1024 [0..1000000]
     One of this many requests of a busy API is timed for the histograms of request phases; 0 times none.
+penstock.schema.registry.basic.auth.user.info PASSWORD
+    User and password for the schema registry, as name:password.
+penstock.schema.registry.ssl.truststore.location STRING
+    File with the certificate authorities of the schema registry (PEM, PKCS12 or JKS); default: those of the system.
+penstock.schema.registry.ssl.truststore.password PASSWORD
+    Password of penstock.schema.registry.ssl.truststore.location.
+penstock.schema.registry.url STRING =
+    URL of a schema registry with Confluent's API, whose schemas decode records on the console; empty uses none.
+penstock.schemas.dir STRING =
+    Directory with Avro schemas and Protobuf descriptor sets that decode records on the console; empty uses none.
 """
 
 # Properties of Kafka's StandardAuthorizer, which Kafka passes to it without listing them.

@@ -5,6 +5,7 @@ Screenshots of all pages, light and dark, are kept in the directory that CONSOLE
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import threading
@@ -19,6 +20,7 @@ from penstock.client.group_admin import GroupAdmin
 from penstock.client.producer import ProducerSettings
 from penstock.client.sync import Client
 from penstock.protocol.vocabulary import ConfigOperation, ResourceType
+from penstock.records.varint import varint
 from penstock.testing import Cluster
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: run `make test-browser`")
@@ -52,6 +54,7 @@ PAGES = (
     "pipelines",
     "access",
     "events",
+    "topics/invoices/messages",
 )
 #: Pages that say that there is nothing: no operation, pipeline and user exists.
 WITHOUT_ROWS = ("moves", "pipelines", "access")
@@ -96,17 +99,29 @@ def holding(client: Client, group: str, topic: str) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a directory with an Avro schema for values of the topic invoices."""
+    directory: Path = tmp_path_factory.mktemp("schemas")
+    fields = [{"name": "number", "type": "long"}, {"name": "note", "type": "string"}]
+    (directory / "invoices-value.avsc").write_text(json.dumps({"type": "record", "name": "Invoice", "fields": fields}))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def cluster(schemas: Path) -> Iterator[Cluster]:
     config: dict[str, str | int] = {
         "penstock.http.listener": "127.0.0.1:0",
         "default.replication.factor": 3,
         "penstock.events.topic.enable": "true",
+        "penstock.schemas.dir": str(schemas),
     }
-    topics = {"orders": 6, "evil": 1, "jobs": 1}
+    topics = {"orders": 6, "evil": 1, "jobs": 1, "invoices": 1}
     with Cluster(nodes=3, topics=topics, config=config) as running, running.client() as client:
         with client.producer() as producer:
             producer.send("evil", EVIL.encode(), EVIL.encode(), headers=((EVIL, EVIL.encode()),)).result()
             producer.send_many("orders", [(b"k", b'{"needle": 7}', (), None)])
+            invoice = varint(7) + varint(len(EVIL)) + EVIL.encode()
+            producer.send_many("invoices", [(b"\x08\x05", invoice, (), None), (None, b"broken", (), None)])
             producer.send_many("jobs", [(None, b"job %d" % each, (), None) for each in range(10)])
         client.run(GroupAdmin(client.asynchronous).commit(GROUP, {("orders", 0): 0, ("orders", 1): 0}))
         with client.producer(ProducerSettings(transactional_id="payments")):
@@ -239,6 +254,22 @@ def test_console_shows_html_in_names_and_values_as_text_and_never_executes_it(co
     page = console.open("groups")
     page.locator("td", has_text="billing").click()
     page.wait_for_selector("h1:has-text('<b>night</b>')")
+
+
+def test_values_are_shown_by_their_avro_schema_and_keys_as_protobuf_on_request(console: Console) -> None:
+    page = console.open("topics/invoices/messages")
+    page.locator("main td", has_text='"number":7').click()
+    assert '"number": 7' in page.locator("dialog pre").last.inner_text()
+    assert "schema invoices-value.avsc" in page.locator("dialog").inner_text()
+    page.keyboard.press("Escape")
+    page.get_by_label("view of keys").select_option("protobuf")
+    page.locator("main td", has_text='{"1":5}').wait_for()
+    page.locator("main td", has_text="broken").click()
+    assert "The value can't be shown by its schema" in page.locator("dialog .problem").inner_text()
+    page.get_by_role("button", name="Close").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export").click()
+    assert '"decoded":{"number":7' in Path(download.value.path()).read_text()
 
 
 def test_console_shows_a_dry_run_before_it_resets_the_offsets_of_a_group(console: Console) -> None:

@@ -5,7 +5,7 @@ import { change, info, note, shown } from "../dialog.js";
 import { button, fill, h, section, soon } from "../dom.js";
 import { bytes, number, time } from "../format.js";
 import { Table } from "../table.js";
-import { dataView, short } from "./record_view.js";
+import { VIEWS, dataView, short } from "./record_view.js";
 
 const TAIL_MAX = 200;
 
@@ -15,6 +15,8 @@ export async function messagesTab(view, place, topic, partitions) {
   const at = h("input", { class: "at", "aria-label": "offset or time", hidden: true });
   const contains = h("input", { type: "search", class: "search", placeholder: "only with this text", "aria-label": "filter" });
   const limit = h("select", { "aria-label": "records" }, [50, 100, 500].map((each) => h("option", { value: each }, each)));
+  const views = Object.fromEntries(["key", "value"].map((part) => [`${part}_view`, viewSelect(part)]));
+  const wantedViews = () => Object.fromEntries(Object.entries(views).map(([name, each]) => [name, each.value]));
   const told = h("p", { class: "calm" });
   const progress = h("div", { class: "progress", hidden: true });
   let rows = [];
@@ -42,7 +44,7 @@ export async function messagesTab(view, place, topic, partitions) {
   });
 
   async function start() {
-    const wanted = { partition: partition.value, limit: limit.value, contains: contains.value };
+    const wanted = { partition: partition.value, limit: limit.value, contains: contains.value, ...wantedViews() };
     if (from.value === "offset") return { ...wanted, offset: Number(at.value || 0) };
     if (from.value === "time") return { ...wanted, timestamp_ms: at.value ? new Date(at.value).getTime() : 0 };
     if (from.value === "oldest") return wanted;
@@ -67,7 +69,7 @@ export async function messagesTab(view, place, topic, partitions) {
     let skipped = 0;
     const fresh = [];
     const later = soon(() => draw([...fresh]));
-    const where = path("topics", topic, "records", "stream") + query({ contains: contains.value });
+    const where = path("topics", topic, "records", "stream") + query({ contains: contains.value, ...wantedViews() });
     const told_ = (open) => fill(told, h("span", { class: open ? "live" : "problem" }, open ? "● live" : "connecting…"), ` the newest ${TAIL_MAX} records of all partitions${skipped ? `; ${number(skipped)} were skipped, because they came too fast` : ""}`);
     const close = follow(
       where,
@@ -107,7 +109,7 @@ export async function messagesTab(view, place, topic, partitions) {
       return;
     }
     endTail();
-    const body = { contains: contains.value, limit: Number(limit.value) };
+    const body = { contains: contains.value, limit: Number(limit.value), ...wantedViews() };
     const ended = await shown(await send("POST", path("topics", topic, "search"), body), progress);
     progress.hidden = true;
     draw(ended.result.records || []);
@@ -135,13 +137,18 @@ export async function messagesTab(view, place, topic, partitions) {
   fill(
     place,
     h("div", { class: "bar" }, partition, from, at, limit, contains, button("Read", safely(() => read()), { primary: true }), further, live),
-    h("div", { class: "bar" }, button("Search the whole topic", safely(search)), button("Export", download), button("Produce…", () => produce(topic))),
+    h("div", { class: "bar" }, Object.values(views), button("Search the whole topic", safely(search)), button("Export", download), button("Produce…", () => produce(topic))),
     progress,
     told,
     table.element,
   );
+  for (const each of Object.values(views)) each.addEventListener("change", safely(() => read()));
   contains.addEventListener("keydown", (event) => event.key === "Enter" && safely(() => read())());
   await safely(() => read())();
+}
+
+function viewSelect(part) {
+  return h("select", { "aria-label": `view of ${part}s` }, Object.entries(VIEWS).map(([name, title]) => h("option", { value: name }, `${part}s ${title === "by schema" ? title : `as ${title}`}`)));
 }
 
 function detail(topic, row) {

@@ -1,10 +1,11 @@
-// Shows keys, values and headers: as text, as JSON, or as bytes.
+// Shows keys, values and headers: as the node has decoded them, as text, as JSON, or as bytes.
 
 import { fill, h } from "../dom.js";
 import { bytes } from "../format.js";
 
 const SHORT = 160;
 const LONG = 200000;
+export const VIEWS = { auto: "by schema", text: "text", json: "JSON", avro: "Avro", protobuf: "Protobuf", bytes: "bytes" };
 
 export function toBytes(data) {
   if (data === null) return null;
@@ -15,7 +16,7 @@ export function toBytes(data) {
 // One line for a table.
 export function short(data) {
   if (data === null) return "null";
-  const text = data.text ?? `${data.base64.length} characters of base64: ${data.base64}`;
+  const text = data.decoded !== undefined ? JSON.stringify(data.decoded) : data.text ?? `${data.base64.length} characters of base64: ${data.base64}`;
   return text.length > SHORT ? `${text.slice(0, SHORT)}…` : text;
 }
 
@@ -39,12 +40,13 @@ function json(data) {
   }
 }
 
-// A key or value with buttons for its views. JSON is shown as such if it is JSON.
+// A key or value with buttons for its views: what the node has decoded first, then JSON if it is JSON, text and bytes.
 export function dataView(title, data) {
   if (data === null) return h("div", {}, h("strong", {}, title), " null");
   const parsed = data.text === undefined ? null : json(data);
   const raw = toBytes(data);
   const views = {};
+  if (data.decoded !== undefined) views[VIEWS[data.view]] = () => h("pre", { class: "value" }, JSON.stringify(data.decoded, null, 2).slice(0, LONG));
   if (parsed !== null) views.JSON = () => h("pre", { class: "value" }, parsed.slice(0, LONG));
   if (data.text !== undefined) views.text = () => h("pre", { class: "value" }, data.text.slice(0, LONG));
   views.hex = () => h("pre", { class: "value hex" }, hex(raw));
@@ -55,5 +57,7 @@ export function dataView(title, data) {
     for (const each of buttons) each.setAttribute("aria-pressed", String(each.textContent === name));
   };
   choose(...Object.entries(views)[0]);
-  return h("div", {}, h("div", { class: "bar" }, h("strong", {}, title), h("span", { class: "calm" }, bytes(raw.length)), buttons), place);
+  const origin = data.schema ? `${bytes(raw.length)} · schema ${data.schema}` : bytes(raw.length);
+  const problem = data.problem ? h("p", { class: "problem" }, data.problem) : null;
+  return h("div", {}, h("div", { class: "bar" }, h("strong", {}, title), h("span", { class: "calm" }, origin), buttons), problem, place);
 }

@@ -101,5 +101,5 @@ def decoder(args: argparse.Namespace) -> Decoder | None:
     try:
         registry = Registry(args.registry) if args.registry else None
     except ValueError as problem:
-        raise Failure(f"The URL of -r {problem}", Exit.USAGE) from None
+        raise Failure(f"-r {args.registry} can't be used: {problem}", Exit.USAGE) from None
     return Decoder(views, Schemas(args.schemas, registry))

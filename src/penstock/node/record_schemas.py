@@ -45,4 +45,4 @@ def _registry(settings: Settings) -> Registry | None:
     except TlsError as problem:
         raise ListenerError(f"{REGISTRY}{problem}") from None
     except ValueError as problem:
-        raise ListenerError(f"{URL} {problem}.") from None
+        raise ListenerError(f"{URL} can't be used: {problem}.") from None

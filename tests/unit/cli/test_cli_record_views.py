@@ -38,7 +38,10 @@ def test_values_are_printed_decoded_and_others_as_they_are_with_a_reason(
     [
         (["-s", "thrift"], "-s thrift is no view"),
         (["-s", "header=avro"], "is no view"),
-        (["-s", "avro", "-r", "registry:8081"], "The URL of -r is not an http:// or https:// URL"),
+        (
+            ["-s", "avro", "-r", "registry:8081"],
+            "-r registry:8081 can't be used: the URL is not an http:// or https:// URL",
+        ),
         (["-r", "http://registry"], "need a view"),
         (["--schemas", "."], "need a view"),
     ],

@@ -100,7 +100,10 @@ def test_the_document_lists_the_views(broker: Broker) -> None:
     ("config", "reason"),
     [
         ({"penstock.schemas.dir": "/nowhere/at/all"}, "is not a directory"),
-        ({"penstock.schema.registry.url": "registry:8081"}, "penstock.schema.registry.url is not an http"),
+        (
+            {"penstock.schema.registry.url": "registry:8081"},
+            "penstock.schema.registry.url can't be used: the URL is not an http",
+        ),
         (
             {
                 "penstock.schema.registry.url": "http://registry",

@@ -51,7 +51,10 @@ class Registry:
         tls: ssl.SSLContext | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises ValueError if the URL can't be used; the message does not name the property. `user` is `name:password`."""
+        """Raises ValueError if the URL can't be used. The message does not name the property.
+
+        `user` is `name:password`.
+        """
         self._url = url.rstrip("/")
         self._tls = tls
         self._now_s = now_s

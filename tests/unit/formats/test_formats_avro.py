@@ -50,6 +50,11 @@ def plain() -> st.SearchStrategy[Pair]:
     )
 
 
+def _records(schema: Any) -> int:
+    """Returns the number of records in a schema: a record around it gets this number, so that names are unique."""
+    return json.dumps(schema).count('"record"')
+
+
 @st.composite
 def containers(draw: st.DrawFn, inner: st.SearchStrategy[Pair]) -> Pair:
     schema, value = draw(inner)
@@ -60,9 +65,9 @@ def containers(draw: st.DrawFn, inner: st.SearchStrategy[Pair]) -> Pair:
             names = draw(st.lists(st.text(max_size=5), max_size=3, unique=True))
             return {"type": "map", "values": schema}, dict.fromkeys(names, value)
         case "record":
-            name = f"r{draw(st.integers(0, 10**12))}"
             fields = [{"name": f"f{number}", "type": schema if not number else "long"} for number in range(3)]
-            return {"type": "record", "name": name, "fields": fields}, {"f0": value, "f1": 1, "f2": draw(LONG)}
+            record = {"type": "record", "name": f"r{_records(schema)}", "fields": fields}
+            return record, {"f0": value, "f1": 1, "f2": draw(LONG)}
         case _:
             if isinstance(schema, list) or schema == "null":
                 return schema, value

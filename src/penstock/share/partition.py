@@ -130,7 +130,8 @@ class SharePartition:
         return acquiring.ranges
 
     def _skip(self, first: int, stop: int, limits: ShareLimits) -> bool:
-        """Archives offsets without a record to deliver. Returns False if the window is full."""
+        """Archives offsets without a record to deliver. Returns False if the group already holds its maximum number of
+        records."""
         if first >= stop:
             return True
         window = self.window
@@ -302,16 +303,16 @@ class SharePartition:
         return transition
 
     def _begun(self, transition: Transition) -> Transition | None:
-        """Marks the records of a transition as pending, so that their locks no longer hold them.
+        """Marks the records of a state change as pending, so that their locks no longer hold them.
 
-        Returns the transition; None if the transition has no records.
+        Returns the transition; None if it has no records.
         """
         number = transition.number
         self.window.fill_all([Run(each.first, each.stop, PENDING, each.deliveries, number) for each in transition.undo])
         return transition if transition.changes else None
 
     def commit(self, transition: Transition, now_ms: int) -> None:
-        """Makes a transition final, after the share coordinator has stored it."""
+        """Makes the state change of a transition final, after the share coordinator has stored it."""
         limits = transition.limits
         delays = limits.retry_ms > 0 and not transition.at_once
         runs = []
@@ -336,7 +337,7 @@ class SharePartition:
         return DELAYED, count, self.delays.take(str(count), first, stop, now_ms, backoff_ms).number
 
     def rollback(self, transition: Transition, now_ms: int) -> None:
-        """Undoes a transition that could not be written. Records whose lock has expired meanwhile become available.
+        """Undoes a state change that could not be written. Records whose lock has expired meanwhile become available.
 
         Records of a closed session stay acquired until their lock expires, because an immediate retry would probably
         fail, too.
@@ -447,7 +448,7 @@ class SharePartition:
         self._advance()
 
     def after(self, changes: Sequence[StateBatch]) -> tuple[int, int]:
-        """Returns the window's start offset and number of complete records, as they will be after the changes."""
+        """Returns the start offset and the number of complete records that the window will have after the changes."""
         start = self.window.start
         ends = {
             max(change.first, start): change.last + 1
@@ -477,7 +478,7 @@ class SharePartition:
         ]
 
     def _advance(self) -> None:
-        """Moves the start of the window past records that are acknowledged or archived."""
+        """Moves the start offset past records that are acknowledged or archived."""
         window = self.window
         done = window.start
         if window.totals[ACKNOWLEDGED] or window.totals[ARCHIVED]:

@@ -16,8 +16,8 @@ def portions(
 ) -> Iterator[list[AcknowledgedRange]]:
     """Splits the ranges into lists of ranges, and yields one list at a time.
 
-    A list causes at most `most` changes of state in the window. The changes are counted when the list is made, because
-    the window may change between two lists.
+    A list changes the state of at most `most` ranges of records. These ranges are counted when the list is made,
+    because the state may change between two lists.
     """
     portion: list[AcknowledgedRange] = []
     left = most

@@ -42,7 +42,7 @@ class Transition:
     undo: list[Undo] = field(default_factory=list)
 
     def add(self, run: Run, state: RecordState, count: int, reason: Reason = Reason.UNKNOWN) -> None:
-        """Adds the state change of one run of acquired records.
+        """Adds the state change of one range of acquired records.
 
         Joins the change with the previous change if both are equal and their records are adjacent.
         """

@@ -180,9 +180,9 @@ class Window:
         self.start = offset
 
     def _cut(self, offset: int) -> int:
-        """Returns the index of the run that begins at `offset`.
+        """Returns the index of the range (of records in the same state) that begins at `offset`.
 
-        If no run begins there, splits the run that contains `offset`.
+        If no range begins there, splits the range that contains `offset`.
         """
         firsts = self._firsts
         index = bisect_left(firsts, offset)

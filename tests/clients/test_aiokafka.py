@@ -48,7 +48,9 @@ def test_aiokafka_consumes_the_records_that_it_produced(
     asyncio.run(scenario())
 
 
-def test_null_keys_null_values_and_headers_are_read_as_they_were_sent(bootstrap: str, topic: NewTopicName) -> None:
+def test_aiokafka_reads_null_keys_and_null_values_and_headers_as_they_were_sent(
+    bootstrap: str, topic: NewTopicName
+) -> None:
     async def scenario() -> None:
         name = topic()
         headers = [("a", b"1"), ("a", b"2")]
@@ -72,7 +74,9 @@ def test_aiokafkas_idempotent_producer_writes_each_record_once_and_in_order(
     asyncio.run(scenario())
 
 
-def test_a_message_of_ten_megabytes_passes_when_the_limit_is_raised(bootstrap: str, topic: NewTopicName) -> None:
+def test_aiokafka_sends_and_reads_a_message_of_ten_megabytes_if_the_limit_is_raised(
+    bootstrap: str, topic: NewTopicName
+) -> None:
     async def scenario() -> None:
         limit = TEN_MEGABYTES + 4096
         name = topic(**{"max.message.bytes": str(limit)})
@@ -110,7 +114,7 @@ def test_aiokafka_reads_from_the_middle_of_a_topic_and_finds_offsets_by_time(
     asyncio.run(scenario())
 
 
-def test_the_admin_client_creates_lists_and_deletes_topics(bootstrap: str) -> None:
+def test_aiokafka_admin_client_creates_and_lists_and_deletes_topics(bootstrap: str) -> None:
     async def scenario() -> None:
         name = f"t-{secrets.token_hex(6)}"
         admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)

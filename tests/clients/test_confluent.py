@@ -93,7 +93,9 @@ def test_confluent_idempotent_producer_writes_each_record_once_and_in_order(
     assert [message.value() for message in consume(bootstrap, name, 2000)] == values
 
 
-def test_null_keys_null_values_and_headers_are_read_as_they_were_sent(bootstrap: str, topic: NewTopicName) -> None:
+def test_confluent_reads_null_keys_and_null_values_and_headers_as_they_were_sent(
+    bootstrap: str, topic: NewTopicName
+) -> None:
     name = topic()
     headers = [("a", b"1"), ("a", b"2"), ("none", None), ("empty", b"")]
     produce(
@@ -111,7 +113,9 @@ def test_null_keys_null_values_and_headers_are_read_as_they_were_sent(bootstrap:
     assert (third.key(), third.value()) == (b"", b"")
 
 
-def test_a_message_of_ten_megabytes_passes_when_the_limit_is_raised(bootstrap: str, topic: NewTopicName) -> None:
+def test_confluent_sends_and_reads_a_message_of_ten_megabytes_if_the_limit_is_raised(
+    bootstrap: str, topic: NewTopicName
+) -> None:
     limit = TEN_MEGABYTES + 4096
     name = topic(**{"max.message.bytes": str(limit)})
     value = bytes(range(256)) * (TEN_MEGABYTES // 256)

@@ -58,7 +58,9 @@ def test_kafka_python_consumes_the_records_that_it_produced(
     assert [record.value for record in consume(bootstrap, name, 100)] == values
 
 
-def test_null_keys_null_values_and_headers_are_read_as_they_were_sent(bootstrap: str, topic: NewTopicName) -> None:
+def test_kafka_python_reads_null_keys_and_null_values_and_headers_as_they_were_sent(
+    bootstrap: str, topic: NewTopicName
+) -> None:
     name = topic()
     produce(
         bootstrap,
@@ -79,7 +81,9 @@ def test_kafka_pythons_idempotent_producer_writes_each_record_once_and_in_order(
     assert [record.value for record in consume(bootstrap, name, 500)] == values
 
 
-def test_a_message_of_ten_megabytes_passes_when_the_limit_is_raised(bootstrap: str, topic: NewTopicName) -> None:
+def test_kafka_python_sends_and_reads_a_message_of_ten_megabytes_if_the_limit_is_raised(
+    bootstrap: str, topic: NewTopicName
+) -> None:
     limit = TEN_MEGABYTES + 4096
     name = topic(**{"max.message.bytes": str(limit)})
     value = secrets.token_bytes(TEN_MEGABYTES)

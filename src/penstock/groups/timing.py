@@ -60,9 +60,9 @@ def arm_revocation(turn: Turn, group: WithRevocations, member: RevokingMember) -
 
 
 def is_due(member: Reconcilable, kind: TimerKind) -> bool:
-    """Returns True if a timer that has fired still has to act.
+    """Returns True if a fired timer must still be handled.
 
-    A revocation timer acts only while the member still has partitions to revoke.
+    A revocation timer is ignored if the member no longer has partitions to revoke.
     """
     return kind is not TimerKind.REVOCATION or member.state is MemberState.UNREVOKED_PARTITIONS
 

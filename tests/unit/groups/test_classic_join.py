@@ -56,11 +56,11 @@ def test_static_member_joins_without_first_getting_a_member_id() -> None:
 
 
 @pytest.mark.parametrize("session_ms", [5999, 1_800_001])
-def test_a_session_timeout_out_of_bounds_is_refused(session_ms: int) -> None:
+def test_join_with_a_session_timeout_out_of_bounds_is_refused(session_ms: int) -> None:
     assert Driver().join(session_ms=session_ms).error is ErrorCode.INVALID_SESSION_TIMEOUT
 
 
-def test_an_empty_group_id_is_refused() -> None:
+def test_join_with_an_empty_group_id_is_refused() -> None:
     assert Driver().join(group="").error is ErrorCode.INVALID_GROUP_ID
 
 
@@ -178,7 +178,7 @@ def test_member_that_rejoins_with_new_metadata_during_sync_restarts_the_rebalanc
     assert driver.join(member, protocols=(("range", b"other"),)).joined.generation_id == 2
 
 
-def test_a_full_group_refuses_new_members() -> None:
+def test_full_classic_group_refuses_new_members() -> None:
     driver = Driver(replace(GroupConfig(initial_rebalance_delay_ms=0), max_size=2))
     driver.stable(2)
     refused = driver.join().joined

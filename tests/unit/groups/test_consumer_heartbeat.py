@@ -188,7 +188,7 @@ def test_group_uses_the_assignor_that_most_members_prefer() -> None:
     assert driver.describe().assignor_name == "uniform"
 
 
-def test_a_full_group_refuses_new_members() -> None:
+def test_full_consumer_group_refuses_new_members() -> None:
     driver = ConsumerDriver(GroupConfig(consumer_max_size=1))
     driver.enter("a")
     assert error(driver.enter("b")) is ErrorCode.GROUP_MAX_SIZE_REACHED

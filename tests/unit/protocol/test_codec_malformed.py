@@ -155,7 +155,7 @@ def test_decode_refuses_bytes_after_the_message_and_decode_prefix_ignores_them()
     assert decode_prefix(HeartbeatRequest, 4, wire, 0)[1] == len(wire) - 4
 
 
-def test_a_version_that_does_not_exist_is_refused() -> None:
+def test_decoding_a_message_version_that_does_not_exist_is_refused() -> None:
     refuse(HeartbeatRequest, 99, b"", "no version 99")
     refuse(ProduceRequest, 2, b"", "no version 2")
 

@@ -465,17 +465,16 @@ class SharePartition:
                 break
         return start, complete - (start - self.window.start)
 
-    def stored(self, batches: Iterable[StateBatch]) -> list[StateBatch]:
-        """Returns the current state of the given records, so that the caller can write it again.
+    def stored(self, batches: Iterable[StateBatch]) -> Iterator[StateBatch]:
+        """Yields the current state of the given records, so that the caller can write it again.
 
-        Leaves out acquired and pending records.
+        Leaves out acquired and pending records. The window must not change during the iteration.
         """
-        return [
-            StateBatch(run.first, run.stop - 1, AVAILABLE if run.state == DELAYED else run.state, run.deliveries)
-            for batch in batches
-            for run in self.window.runs(batch.first, batch.last + 1)
-            if run.state not in (ACQUIRED, PENDING)
-        ]
+        for batch in batches:
+            for run in self.window.runs(batch.first, batch.last + 1):
+                if run.state not in (ACQUIRED, PENDING):
+                    state = AVAILABLE if run.state == DELAYED else run.state
+                    yield StateBatch(run.first, run.stop - 1, state, run.deliveries)
 
     def _advance(self) -> None:
         """Moves the start offset past records that are acknowledged or archived."""

@@ -172,6 +172,48 @@ def test_expired_record_locks_are_persisted_even_after_earlier_writes_failed(
     run(scenario)
 
 
+def test_all_expired_locks_are_persisted_although_records_with_higher_offsets_expire_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_ms = 0
+    monkeypatch.setattr(LedSharePartition, "now_ms", property(lambda led: now_ms))
+    monkeypatch.setattr(led_partition, "REWRITE_SECONDS", 0.001)
+    limits = ShareLimits(lock_duration_ms=1000, max_record_locks=10 * PORTION)
+    middle, end = 7 + 2 * PORTION, 7 + 6 * PORTION
+
+    async def scenario(tasks: set[asyncio.Task[None]]) -> None:
+        nonlocal now_ms
+        coordinator = Coordinator()
+        led = await loaded(coordinator, tasks, SETTINGS._replace(limits=limits))
+        state = led.ready()
+        assert state is not None
+        for member, first, stop in (("late", 7, middle), ("early", middle, end)):
+            led.acquire(Wish(member, 500), first, [FetchedBatch(first, stop - 1)])
+            every_second = [AcknowledgedRange(each, each, (Acknowledge.ACCEPT,)) for each in range(first + 1, stop, 2)]
+            for written in await led.acknowledge(member, every_second, next_pass):
+                await written
+        now_ms = 500
+        await led.acknowledge(
+            "late", [AcknowledgedRange(each, each, (Acknowledge.RENEW,)) for each in range(7, middle, 2)], next_pass
+        )
+        coordinator.writes, coordinator.failing = asyncio.Queue(), 1_000_000
+        now_ms = 1100
+        led.abandon("a member without records")  # the share partition looks for expired locks
+        await until(led, lambda: state.window.totals[RecordState.AVAILABLE] == 2 * PORTION)
+        now_ms = 1600
+        led.abandon("a member without records")
+        await until(led, lambda: state.window.totals[RecordState.AVAILABLE] == 3 * PORTION)
+        coordinator.failing = 0
+        stored: set[int] = set()
+        while len(stored) < 3 * PORTION:
+            write = await coordinator.writes.get()
+            assert len(write.batches) <= PORTION
+            stored |= {each.first for each in write.batches if each[2:] == (RecordState.AVAILABLE, 1)}
+        assert stored == set(range(7, end, 2))
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("failing", [0, 2])
 def test_dead_letter_is_written_after_state_archiving_is_stored_and_before_state_archived(
     failing: int, monkeypatch: pytest.MonkeyPatch

@@ -109,7 +109,7 @@ def test_a_released_record_is_not_available_before_its_back_off_is_over() -> Non
         share.commit(release, now_ms)
         assert ranges(share) == [(0, 9, "DELAYED", deliveries)]
         assert share.next_fetch_offset() == 10
-        assert share.stored([StateBatch(0, 9, 0, 0)]) == [StateBatch(0, 9, RecordState.AVAILABLE, deliveries)]
+        assert list(share.stored([StateBatch(0, 9, 0, 0)])) == [StateBatch(0, 9, RecordState.AVAILABLE, deliveries)]
         share.expire(limits, now_ms + backoff_ms)
         assert share.next_fetch_offset() == 10
         now_ms = share.delays.next_deadline() or 0

@@ -287,7 +287,7 @@ class ShareModel(RuleBasedStateMachine):
 
     @rule()
     def save(self) -> None:
-        changes, self.unsaved = self.share.stored(self.unsaved), []
+        changes, self.unsaved = list(self.share.stored(self.unsaved)), []
         for change in changes:
             for each in range(change.first, change.last + 1):
                 self.stored[each] = (RecordState(change.state), change.deliveries)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.broker.share.burial import Burial, DeadLetters
@@ -333,12 +334,12 @@ class LedSharePartition:
         state = self.state
         assert state is not None
         queue, changes = self._next_changes()
-        unsaved, self._unsaved = self._unsaved, []
+        unsaved, self._unsaved = sorted(self._unsaved), []
         start, complete = state.after(changes)
-        stored = state.stored(unsaved)
+        stored = list(islice(state.stored(unsaved), PORTION + 1))
         if len(stored) > PORTION:  # the rest of them with the next write
-            self._unsaved = [stored[PORTION]._replace(last=stored[-1].last)]
-        changes = [change for change in (*changes, *stored[:PORTION]) if change.last >= start]
+            self._unsaved = [stored.pop()._replace(last=max(each.last for each in unsaved))]
+        changes = [change for change in (*changes, *stored) if change.last >= start]
         write = Write(self._state_epoch, self.leader_epoch, start, complete, tuple(changes))
         try:
             await self._persister.write(self.key, write, lambda: self.failure is None)

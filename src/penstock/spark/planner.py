@@ -11,13 +11,16 @@ from pyspark.sql.datasource import InputPartition
 from penstock.client.cluster import TopicInfo
 from penstock.client.sync import Client
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from penstock.protocol.messages.api_35_describe_log_dirs import (
     DescribableLogDirTopic,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from penstock.protocol.primitives import EncodeError
 from penstock.protocol.uuid import ZERO_UUID, uuid_to_str
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
+from penstock.security.vocabulary import Operation
 from penstock.spark.errors import SourceError, in_one_sentence
 from penstock.spark.java_patterns import java_pattern
 from penstock.spark.options import Position, SourceOptions
@@ -239,13 +242,16 @@ class Planner:
     def file_hints(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, FileHint]:
         """Returns, for each partition, the log directory in which its leader keeps it.
 
-        A partition that has no entry in the result is fetched from its leader.
+        A partition that has no entry in the result is fetched from its leader. A topic that the client may not read
+        with a Fetch has no entries: its files must not show what the authorizer refuses.
         """
         wanted = sorted(set(partitions))
         if self._options.read_mode == "wire" or not wanted:
             return {}
         found: dict[TopicPartition, FileHint] = {}
         try:
+            readable = self._readable({topic for topic, _ in wanted})
+            wanted = [each for each in wanted if each[0] in readable]
             by_leader: dict[int, list[TopicPartition]] = {}
             for topic, partition in wanted:
                 by_leader.setdefault(self._client.leader(topic, partition), []).append((topic, partition))
@@ -258,6 +264,31 @@ class Planner:
                     f"The brokers' log directories can't be listed ({why}): use read.mode=wire."
                 ) from None
         return found
+
+    def _readable(self, topics: set[str]) -> set[str]:
+        """Returns the topics on which the brokers grant this client READ; all of them if there is no authorizer.
+
+        A broker before Kafka 2.3 can't report this, so the result is empty. Raises KafkaError if read.mode=files and a
+        topic is missing in the result.
+        """
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name) for name in sorted(topics)],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,
+        )
+        try:
+            answer: MetadataResponse = self._client.request(request)
+        except EncodeError:
+            answer = MetadataResponse()
+        granted = {
+            topic.name
+            for topic in answer.topics
+            if topic.name and not topic.error_code and topic.topic_authorized_operations & (1 << Operation.READ)
+        }
+        if self._options.read_mode == "files" and granted != topics:
+            refused = ", ".join(sorted(topics - granted))
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"the client has no READ on {refused}")
+        return granted
 
     def _hints_of(self, node: int, members: list[TopicPartition]) -> dict[TopicPartition, FileHint]:
         topics: dict[str, DescribableLogDirTopic] = {}

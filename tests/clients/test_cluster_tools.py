@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tools.process_cluster import ProcessCluster
+from waiting import until
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -26,7 +26,6 @@ FEATURES = "org.apache.kafka.tools.FeatureCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 LOG_DIRS = "org.apache.kafka.tools.LogDirsCommand"
 PRODUCER_PERFORMANCE = "org.apache.kafka.tools.ProducerPerformance"
-LIMIT_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +50,6 @@ def replicas(tool: Tool, topic: str) -> dict[int, list[int]]:
     shown = tool(TOPICS, "--describe", "--topic", topic)
     found = re.findall(r"Partition: (\d+)\s+Leader: \S+\s+Replicas: ([\d,]+)", shown)
     return {int(index): [int(each) for each in listed.split(",")] for index, listed in found}
-
-
-def until(what: Callable[[], bool], sentence: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not what():
-        assert time.monotonic() < deadline, sentence
-        time.sleep(0.2)
 
 
 def test_kafkas_quorum_tool_describes_the_quorum(tool: Tool) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,9 @@ from penstock.records.build import build_batch
 from penstock.records.header import HEADER_SIZE, parse_header
 from penstock.records.record import read_records
 from penstock.testing import Cluster
+from waiting import until
 
 pytestmark = pytest.mark.programs
-
-LIMIT_S = 120.0
 
 
 class Shell:
@@ -64,14 +62,6 @@ def create(cluster: Cluster, name: str, *replicas: tuple[int, ...]) -> None:
         client.create_topics([NewTopic(name, assignments=replicas)])
         with client.producer() as producer:
             producer.send_many(name, [(b"key", b"value %d" % each, (), None) for each in range(100)])
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Waits until the condition holds; fails after a time limit."""
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def replicas_of(cluster: Cluster, topic: str) -> dict[int, tuple[int, ...]]:

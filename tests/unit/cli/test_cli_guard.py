@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -13,19 +11,13 @@ import pytest
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
 from penstock.testing import Cluster
+from waiting import until
 
 pytestmark = pytest.mark.programs
 
 LIMIT_S = 120.0
 CONFIG = {"penstock.http.listener": "127.0.0.1:0"}
 REASON = "penstock.guard.quarantined=its disk was swapped"
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Operator:

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from penstock.cli.exit import Exit
 from penstock.cli.main import main
 from penstock.client.cluster_admin import ClusterAdmin
 from penstock.client.sync import Client
+from waiting import until
 
 pytestmark = pytest.mark.programs
 
@@ -57,13 +57,6 @@ def end(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) 
 def nodes_of(process: subprocess.Popen[str]) -> list[int]:
     listed = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=False)
     return [int(line) for line in listed.stdout.split()]
-
-
-def until(what: Callable[[], bool], sentence: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not what():
-        assert time.monotonic() < deadline, sentence
-        time.sleep(0.05)
 
 
 def unfenced(bootstrap: str) -> int:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from penstock.http import view
 from penstock.http.site import MOVED
 from penstock.node.node import Node
 from penstock.testing import Broker, Cluster
+from waiting import until
 
 HTTP = {"penstock.http.listener": "127.0.0.1:0"}
 LIMIT_S = 120.0
@@ -37,13 +37,6 @@ def api(node: Node, path: str) -> Any:
 def uncached(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns the cache off, so that every request reads the node's current state."""
     monkeypatch.setattr(view, "FRESH_S", 0.0)
-
-
-def until(condition: Callable[[], bool], sentence: str) -> None:
-    """Repeats the requests of `condition`, which wait for the node's answers, until it holds."""
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, sentence
 
 
 def produce(running: Broker | Cluster, count: int) -> None:

@@ -7,7 +7,6 @@ import itertools
 import json
 import socket
 import threading
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -24,6 +23,7 @@ from penstock.http import connection, streams, view
 from penstock.http.messages import Request, Response
 from penstock.http.streams import EVENT_STREAM, HEARTBEAT, Streams, message
 from penstock.testing import Broker
+from waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +69,6 @@ def repeating(action: Callable[[], None]) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-
-
-def until(wanted: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not wanted():
-        assert time.monotonic() < deadline
 
 
 def test_record_stream_sends_new_records_that_match_the_filter(broker: Broker) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from penstock.broker.events.kinds import GuardFinding, ReplicaRefilled
 from penstock.records.header import HEADER_SIZE
 from penstock.testing import Cluster
+from waiting import until
 
 LIMIT_S = 120.0
 CONFIG = {
@@ -16,13 +15,6 @@ CONFIG = {
     "penstock.guard.scrub.interval.ms": "100",
     "penstock.guard.check.interval.ms": "100",
 }
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_guard_finds_a_flipped_bit_on_one_node_and_refills_the_replica_from_another_node(tmp_path: Path) -> None:

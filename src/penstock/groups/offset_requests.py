@@ -27,7 +27,11 @@ from penstock.protocol.messages.api_08_offset_commit import (
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from penstock.protocol.messages.api_09_offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from penstock.protocol.messages.api_09_offset_fetch import (
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponseGroup,
+)
 from penstock.protocol.messages.api_47_offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -144,6 +148,18 @@ def no_offsets(group: ShareGroup) -> KafkaError:
 
 
 def fetch(shard: GroupShard, request: OffsetFetchRequestGroup, require_stable: bool) -> OffsetFetchResponseGroup:
+    _check_fetch(shard, request)
+    return shard.offsets.fetch(request.group_id, request.topics, require_stable, shard.topic_id)
+
+
+def topics_of(shard: GroupShard, request: OffsetFetchRequestGroup) -> list[OffsetFetchRequestTopics]:
+    """Returns the topics and partitions with committed offsets, which a request for all topics asks for."""
+    _check_fetch(shard, request)
+    return shard.offsets.all_topics(request.group_id, shard.topic_id)
+
+
+def _check_fetch(shard: GroupShard, request: OffsetFetchRequestGroup) -> None:
+    """Raises KafkaError if the client may not fetch offsets of this group."""
     group = shard.groups.get(request.group_id)
     if isinstance(group, ShareGroup):
         raise no_offsets(group)
@@ -151,7 +167,6 @@ def fetch(shard: GroupShard, request: OffsetFetchRequestGroup, require_stable: b
         check_fetch(group, request.member_id, request.member_epoch)
     elif isinstance(group, StreamsGroup):
         streams_commit.check_fetch(group, request.member_id, request.member_epoch)
-    return shard.offsets.fetch(request.group_id, request.topics, require_stable, shard.topic_id)
 
 
 def delete_offsets(shard: GroupShard, turn: Turn, request: OffsetDeleteRequest) -> OffsetDeleteResponse:

@@ -6,7 +6,7 @@ partition, the commit that is later in the log wins; so every commit keeps the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from penstock.groups.journal import NO_EXPIRY, OffsetKey, decode_offset_value
@@ -165,7 +165,7 @@ class Offsets:
         """
         offsets = self.of_group(group_id)
         if topics is None:
-            topics = list(self._all_topics(offsets, topic_id_of))
+            topics = self.all_topics(group_id, topic_id_of)
         return OffsetFetchResponseGroup(
             group_id=group_id,
             topics=[
@@ -181,16 +181,20 @@ class Offsets:
             ],
         )
 
-    @staticmethod
-    def _all_topics(
-        offsets: Mapping[TopicPartition, Committed], topic_id_of: Callable[[str], bytes]
-    ) -> Iterator[OffsetFetchRequestTopics]:
+    def count(self, group_id: str) -> int:
+        """Returns the number of partitions with a committed offset of the group."""
+        return len(self.committed.get(group_id, {}))
+
+    def all_topics(self, group_id: str, topic_id_of: Callable[[str], bytes]) -> list[OffsetFetchRequestTopics]:
+        """Returns the partitions with a committed offset of the group. Offsets of deleted topics do not count."""
         by_topic: dict[str, list[int]] = {}
-        for (topic, partition), committed in offsets.items():
+        for (topic, partition), committed in self.of_group(group_id).items():
             if not _of_another_topic(committed.topic_id, topic_id_of(topic)):
                 by_topic.setdefault(topic, []).append(partition)
-        for topic, partitions in by_topic.items():
-            yield OffsetFetchRequestTopics(name=topic, partition_indexes=sorted(partitions))
+        return [
+            OffsetFetchRequestTopics(name=topic, partition_indexes=sorted(partitions))
+            for topic, partitions in by_topic.items()
+        ]
 
     def _fetch_one(
         self,

@@ -1,22 +1,25 @@
 """Metadata v0-13: returns the brokers of the client's listener, and topics by name or id (v12+).
 
 On request, also returns the client's authorised operations. A null list (in v0 an empty list) means all topics; the
-encoded response for all topics is cached until the image changes. A missing topic that may be auto-created is created
-before the response, so that the client need not retry.
+encoded response for all topics is cached until the image changes. For many partitions it is built in several passes of
+the event loop, once for all clients that wait for it. A missing topic that may be auto-created is created before the
+response, so that the client need not retry.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.broker.handlers.cluster_view import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, ClusterView
 from penstock.broker.limits.audit import MAX_NAMES, OK
-from penstock.broker.requests.encoded_responses import Encoded
+from penstock.broker.requests.encoded_responses import SMALL_ITEMS, Encoded, encoded_aside
+from penstock.broker.requests.steps import Steps, run_steps
 from penstock.metadata.image import Endpoint, TopicImage
 from penstock.metadata.names import name_problem
-from penstock.net.later import Later
+from penstock.net.later import Later, settled
 from penstock.protocol.codec import encode
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_03_metadata import (
@@ -41,16 +44,16 @@ _ERROR_BEFORE_IT = ErrorCode.LEADER_NOT_AVAILABLE
 
 def handle(
     broker: Broker, ctx: RequestContext, request: MetadataRequest
-) -> MetadataResponse | Encoded | Later[MetadataResponse]:
+) -> MetadataResponse | Encoded | Later[MetadataResponse | Encoded]:
     if request.topics is None or (ctx.api_version == 0 and not request.topics):
-        return _all_topics(broker, ctx, request)
+        return run_steps(_all_topics(broker, ctx, request))
     _check_names(ctx.api_version, request.topics)
     missing = _missing(broker, request)
     if missing:
         return Later(_after_creation(broker, ctx, request, missing))
     if broker.peers.suspects.about(_leaders(broker, request)):
         return Later(_after_decision(broker, ctx, request))
-    return _answer(broker, ctx, request, _named(broker, ctx, request))
+    return run_steps(_some_topics(broker, ctx, request))
 
 
 def _check_names(version: int, topics: Iterable[MetadataRequestTopic]) -> None:
@@ -87,7 +90,7 @@ async def _after_creation(
     if broker.audit is not None:
         codes = {name: error.code.name for name, error in islice(refused.items(), MAX_NAMES)}
         broker.audit.changed(ctx, "CREATE", "TOPIC", missing, codes or OK)
-    answer = _answer(broker, ctx, request, _named(broker, ctx, request))
+    answer = _answer(broker, ctx, request, await settled(run_steps(_named(broker, ctx, request))))
     answer.throttle_time_ms = max(answer.throttle_time_ms, throttle_ms)
     return answer
 
@@ -105,13 +108,13 @@ async def _after_decision(broker: Broker, ctx: RequestContext, request: Metadata
     suspects = broker.peers.suspects
     while suspects.about(_leaders(broker, request)):
         await suspects.next_decision()
-    return _answer(broker, ctx, request, _named(broker, ctx, request))
+    return _answer(broker, ctx, request, await settled(run_steps(_named(broker, ctx, request))))
 
 
 # --- every topic ----------------------------------------------------------------------------------
 
 
-def _all_topics(broker: Broker, ctx: RequestContext, request: MetadataRequest) -> MetadataResponse | Encoded:
+def _all_topics(broker: Broker, ctx: RequestContext, request: MetadataRequest) -> Steps[MetadataResponse | Encoded]:
     key = (
         "metadata",
         ctx.api_version,
@@ -119,25 +122,66 @@ def _all_topics(broker: Broker, ctx: RequestContext, request: MetadataRequest) -
         request.include_topic_authorized_operations,
         request.include_cluster_authorized_operations,
     )
-    cache = broker.metadata.answers
-    kept = cache.get(key)
-    plain = broker.faults.rules or broker.access is not None  # the response is changed after this handler
-    if kept is None or plain:
-        view = ClusterView.of(broker.metadata.image, ctx.listener_name)
-        operations = _topic_operations(request)
-        topics = [_topic(view, topic, ctx.api_version, operations) for topic in view.image.topics.values()]
-        response = _answer(broker, ctx, request, topics)
-        if plain:
-            return response
-        kept = cache[key] = Encoded(encode(response, ctx.api_version))
-    assert isinstance(kept, Encoded)
-    return kept
+    if broker.faults.rules or broker.access is not None:  # the response is changed after this handler
+        return (yield from _described(broker, ctx, request))
+    kept: Encoded | None = broker.metadata.answers.get(key)
+    if kept is not None:
+        return kept
+    if broker.metadata.image.partition_count <= SMALL_ITEMS:
+        encoded = Encoded(encode((yield from _described(broker, ctx, request)), ctx.api_version))
+        broker.metadata.answers[key] = encoded
+        return encoded
+    lock = broker.metadata.answers.setdefault(("lock", *key), asyncio.Lock())
+    yield lock.acquire()
+    try:
+        return (yield from _encoded_once(broker, ctx, request, key))
+    finally:
+        lock.release()
+
+
+def _encoded_once(
+    broker: Broker, ctx: RequestContext, request: MetadataRequest, key: tuple[object, ...]
+) -> Steps[Encoded]:
+    """Returns the cached response about all topics. Encodes the response in a thread if it is not cached."""
+    metadata = broker.metadata
+    kept: Encoded | None = metadata.answers.get(key)
+    if kept is not None:
+        return kept
+    image = metadata.image
+    box = [(yield from _described(broker, ctx, request))]
+    encoded: Encoded = yield encoded_aside(broker.logs.environment.disk, box.pop(), ctx.api_version)
+    if metadata.image is image:
+        metadata.answers[key] = encoded
+    return encoded
+
+
+def _described(broker: Broker, ctx: RequestContext, request: MetadataRequest) -> Steps[MetadataResponse]:
+    view = ClusterView.of(broker.metadata.image, ctx.listener_name)
+    operations = _topic_operations(request)
+    topics = []
+    for topic in view.image.topics.values():
+        topics.append((yield from _whole_topic(view, topic, ctx.api_version, operations)))
+        yield None
+    return _answer(broker, ctx, request, topics)
 
 
 # --- topics by name or id -------------------------------------------------------------------------
 
 
-def _named(broker: Broker, ctx: RequestContext, request: MetadataRequest) -> list[MetadataResponseTopic]:
+def _some_topics(broker: Broker, ctx: RequestContext, request: MetadataRequest) -> Steps[MetadataResponse | Encoded]:
+    topics = yield from _named(broker, ctx, request)
+    few = sum(len(topic.partitions) for topic in topics) <= SMALL_ITEMS
+    box = [_answer(broker, ctx, request, topics)]
+    del topics  # so that the thread that encodes the response frees it
+    if (
+        few or ctx.large or broker.faults.rules or broker.access is not None
+    ):  # the response is changed after this handler
+        return box.pop()
+    encoded: Encoded = yield encoded_aside(broker.logs.environment.disk, box.pop(), ctx.api_version)
+    return encoded
+
+
+def _named(broker: Broker, ctx: RequestContext, request: MetadataRequest) -> Steps[list[MetadataResponseTopic]]:
     view = ClusterView.of(broker.metadata.image, ctx.listener_name)
     operations = _topic_operations(request)
     answered: dict[str | bytes, MetadataResponseTopic] = {}
@@ -148,7 +192,7 @@ def _named(broker: Broker, ctx: RequestContext, request: MetadataRequest) -> lis
             continue
         found = view.image.topics_by_id.get(asked.topic_id) if by_id else view.image.topics.get(asked.name or "")
         if found is not None:
-            answered[key] = _topic(view, found, ctx.api_version, operations)
+            answered[key] = yield from _whole_topic(view, found, ctx.api_version, operations)
         elif by_id:
             answered[key] = MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id
@@ -183,8 +227,7 @@ def _topic_operations(request: MetadataRequest) -> int:
     return TOPIC_OPERATIONS if request.include_topic_authorized_operations else NOT_ASKED
 
 
-def _topic(view: ClusterView, topic: TopicImage, version: int, operations: int) -> MetadataResponseTopic:
-    partitions: list[MetadataResponsePartition] = []
+def _partitions(view: ClusterView, topic: TopicImage, version: int) -> Iterator[MetadataResponsePartition]:
     for index, partition in topic.partitions.items():
         error, leader, offline = view.partition(partition)
         if error is ErrorCode.LISTENER_NOT_FOUND and version < FIRST_VERSION_WITH_LISTENER_ERROR:
@@ -195,17 +238,22 @@ def _topic(view: ClusterView, topic: TopicImage, version: int, operations: int) 
             replicas = [broker_id for broker_id in replicas if broker_id in view.alive]
             isr = [broker_id for broker_id in isr if broker_id in view.alive]
             error = error or ErrorCode.REPLICA_NOT_AVAILABLE
-        partitions.append(
-            MetadataResponsePartition(
-                error_code=error,
-                partition_index=index,
-                leader_id=leader,
-                leader_epoch=partition.leader_epoch,
-                replica_nodes=replicas,
-                isr_nodes=isr,
-                offline_replicas=offline,
-            )
+        yield MetadataResponsePartition(
+            error_code=error,
+            partition_index=index,
+            leader_id=leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=replicas,
+            isr_nodes=isr,
+            offline_replicas=offline,
         )
+
+
+def _whole_topic(view: ClusterView, topic: TopicImage, version: int, operations: int) -> Steps[MetadataResponseTopic]:
+    partitions = []
+    for partition in _partitions(view, topic, version):
+        partitions.append(partition)
+        yield None
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,

@@ -1,7 +1,8 @@
 """OffsetFetch v1-10: returns the committed offsets of a group; since v8 of several groups.
 
 A request names topics by name, since v10 by id. Since v2 a request without topics returns all topics. With
-`require_stable`, partitions with offsets in an open transaction get UNSTABLE_OFFSET_COMMIT.
+`require_stable`, partitions with offsets in an open transaction get UNSTABLE_OFFSET_COMMIT. A request for all topics of
+a group with many offsets is served in pieces, like a request that names as many partitions.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.broker.coordinators.runtime import committed
+from penstock.broker.requests.encoded_responses import SMALL_ITEMS, Encoded, encoded_aside
+from penstock.broker.requests.pieces import cut, join
 from penstock.groups import offset_requests
 from penstock.groups.offsets import no_offset
+from penstock.protocol.apis import OFFSET_FETCH
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_09_offset_fetch import (
     OffsetFetchRequest,
@@ -27,20 +31,28 @@ from penstock.protocol.messages.api_09_offset_fetch import (
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+    from penstock.broker.coordinators.runtime import Coordinator
     from penstock.broker.requests.context import RequestContext
+    from penstock.groups.shard import GroupShard
     from penstock.metadata.image import MetadataImage
 
 BATCHED_SINCE = 8
 TOPIC_IDS_SINCE = 10
 GROUP_ERROR_SINCE = 2
+PIECE_PARTITIONS = 500
 
 
-async def handle(broker: Broker, ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+async def handle(broker: Broker, ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse | Encoded:
     if ctx.api_version < BATCHED_SINCE:
         return await _fetch_single(broker, ctx, request)
     by_id = ctx.api_version >= TOPIC_IDS_SINCE
     fetches = [_fetch(broker, group, request.require_stable, by_id) for group in request.groups]
-    return OffsetFetchResponse(groups=list(await asyncio.gather(*fetches)))
+    response = OffsetFetchResponse(groups=list(await asyncio.gather(*fetches)))
+    if ctx.large or broker.faults.rules or broker.access is not None:  # the response is changed after this handler
+        return response
+    if sum(len(topic.partitions) for group in response.groups for topic in group.topics) <= SMALL_ITEMS:
+        return response
+    return await encoded_aside(broker.logs.environment.disk, response, ctx.api_version)
 
 
 async def _fetch(
@@ -50,15 +62,31 @@ async def _fetch(
     unknown = _name_topics(image, group) if by_id else []
     try:
         coordinator = broker.groups.coordinator(group.group_id)
-        response = await committed(
-            coordinator.run(lambda shard, turn: offset_requests.fetch(shard, group, require_stable))
-        )
+        response = await _offsets(broker, coordinator, group, require_stable)
     except KafkaError as error:
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=error.code)
     if by_id:
         _identify_topics(image, response)
     response.topics += unknown
     return response
+
+
+async def _offsets(
+    broker: Broker, coordinator: Coordinator[GroupShard], group: OffsetFetchRequestGroup, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    async def fetch(some: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+        return await committed(coordinator.run(lambda shard, turn: offset_requests.fetch(shard, some, require_stable)))
+
+    if group.topics is not None or coordinator.active().offsets.count(group.group_id) <= PIECE_PARTITIONS:
+        return await fetch(group)
+    group.topics = await committed(coordinator.run(lambda shard, turn: offset_requests.topics_of(shard, group)))
+    whole: OffsetFetchResponse | None = None
+    for piece in cut(OffsetFetchRequest(groups=[group]), BATCHED_SINCE, PIECE_PARTITIONS):
+        answer = OffsetFetchResponse(groups=[await fetch(piece.groups[0])])
+        whole = answer if whole is None else join(whole, answer, OFFSET_FETCH, OffsetFetchRequest, BATCHED_SINCE)
+        await broker.slices.turn()
+    assert whole is not None
+    return whole.groups[0]
 
 
 def _name_topics(image: MetadataImage, group: OffsetFetchRequestGroup) -> list[OffsetFetchResponseTopics]:

@@ -11,6 +11,7 @@ from penstock.client.connection import BrokerConnection, ConnectionSettings
 from penstock.client.errors import COORDINATOR_BUSY, COORDINATOR_MOVED, code_of, error_codes
 from penstock.client.retry import Retry
 from penstock.net.network import Network, RealNetwork
+from penstock.net.yielding import yield_between_slices
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_03_metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from penstock.protocol.messages.api_10_find_coordinator import (
@@ -264,7 +265,8 @@ class AsyncClient:
         answer: MetadataResponse = await connection.request(request, version=version)
         if answer.error_code:
             raise KafkaError(code_of(answer.error_code), "The broker refused to describe the cluster.")
-        self.cluster.update(answer, all_topics=topics is None)
+        for number, _ in enumerate(self.cluster.updating(answer, all_topics=topics is None)):
+            await yield_between_slices(number)
         return answer
 
     async def refresh(self, topics: Sequence[str]) -> None:
@@ -388,11 +390,12 @@ class AsyncClient:
                 if error.code.retriable:
                     self.forget_coordinator(key, kind)
                 raise
-            busy = next((code for code in error_codes(answer) if code in COORDINATOR_BUSY), None)
-            if busy is not None:
-                if busy in COORDINATOR_MOVED:
+            for number, code in enumerate(error_codes(answer)):
+                if code in COORDINATOR_MOVED:
                     self.forget_coordinator(key, kind)
-                raise KafkaError(busy, f"The coordinator of {key!r} is not ready ({busy.name}): try again.")
+                if code in COORDINATOR_BUSY:
+                    raise KafkaError(code, f"The coordinator of {key!r} is not ready ({code.name}): try again.")
+                await yield_between_slices(number)
             return answer
 
         return await self.retrying(attempt)
@@ -400,8 +403,12 @@ class AsyncClient:
     async def by_leader(self, partitions: Iterable[tuple[str, int]]) -> dict[int, list[tuple[str, int]]]:
         """Returns the given partitions grouped by the node id of their leader."""
         grouped: dict[int, list[tuple[str, int]]] = {}
-        for topic, partition in partitions:
-            grouped.setdefault(await self.leader(topic, partition), []).append((topic, partition))
+        for number, (topic, partition) in enumerate(partitions):
+            leader = self.cluster.leader(topic, partition)
+            if leader is None:
+                leader = await self.leader(topic, partition)
+            grouped.setdefault(leader, []).append((topic, partition))
+            await yield_between_slices(number)
         return grouped
 
 

@@ -1,12 +1,12 @@
 """Caches the cluster's nodes, topics and leaders from Metadata responses. No I/O."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from penstock.client.errors import code_of
 from penstock.protocol.errors import ErrorCode
-from penstock.protocol.messages.api_03_metadata import MetadataResponse, MetadataResponseTopic
+from penstock.protocol.messages.api_03_metadata import MetadataResponse
 from penstock.protocol.uuid import ZERO_UUID
 
 
@@ -68,6 +68,30 @@ class Cluster:
 
         Keeps topics that the response does not contain, unless the request was for all topics.
         """
+        for _ in self.updating(answer, all_topics=all_topics):
+            pass
+
+    def updating(self, answer: MetadataResponse, *, all_topics: bool = False) -> Iterator[None]:
+        """Updates nodes and topics like `update`, and yields once for each partition of the response.
+
+        The cluster changes only after the last yield, all at once.
+        """
+        found: dict[str, TopicInfo] = {}
+        for topic in answer.topics:
+            if topic.name is not None and not topic.error_code:
+                partitions: dict[int, PartitionInfo] = {}
+                for each in sorted(topic.partitions, key=lambda part: part.partition_index):
+                    partitions[each.partition_index] = PartitionInfo(
+                        each.partition_index,
+                        each.leader_id,
+                        each.leader_epoch,
+                        tuple(each.replica_nodes),
+                        tuple(each.isr_nodes),
+                        tuple(each.offline_replicas),
+                        code_of(each.error_code),
+                    )
+                    yield
+                found[topic.name] = TopicInfo(topic.name, topic.topic_id, topic.is_internal, partitions)
         if all_topics:
             self.topics.clear()
             self.names_by_id.clear()
@@ -80,35 +104,23 @@ class Cluster:
             if topic.error_code:
                 self.forget(topic.name)
             else:
-                self._take(topic, topic.name)
+                self._take(found[topic.name])
 
-    def _take(self, topic: MetadataResponseTopic, name: str) -> None:
+    def _take(self, topic: TopicInfo) -> None:
         """Updates a topic from a Metadata response.
 
         A partition stays unchanged if the response has an older leader epoch: the node that responded lags behind.
         """
-        before = self.topics.get(name)
-        self.forget(name)
-        partitions = {
-            each.partition_index: PartitionInfo(
-                each.partition_index,
-                each.leader_id,
-                each.leader_epoch,
-                tuple(each.replica_nodes),
-                tuple(each.isr_nodes),
-                tuple(each.offline_replicas),
-                code_of(each.error_code),
-            )
-            for each in topic.partitions
-        }
+        before = self.topics.get(topic.name)
+        self.forget(topic.name)
         if before is not None and before.topic_id == topic.topic_id:
             for index, known in before.partitions.items():
-                told = partitions.get(index)
+                told = topic.partitions.get(index)
                 if told is not None and 0 <= told.leader_epoch < known.leader_epoch:
-                    partitions[index] = known
-        self.topics[name] = TopicInfo(name, topic.topic_id, topic.is_internal, dict(sorted(partitions.items())))
+                    topic.partitions[index] = known
+        self.topics[topic.name] = topic
         if topic.topic_id != ZERO_UUID:
-            self.names_by_id[topic.topic_id] = name
+            self.names_by_id[topic.topic_id] = topic.name
 
     def take_hint(self, partition: tuple[str, int], hint: LeaderHint, endpoints: Iterable[Endpoint]) -> bool:
         """Applies a leader hint if it is newer than the known leader. Returns True if it was applied."""

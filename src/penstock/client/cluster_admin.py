@@ -10,6 +10,7 @@ from typing import Any
 
 from penstock.client.client import AsyncClient
 from penstock.client.errors import code_of
+from penstock.net.yielding import yield_between_slices
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_02_list_offsets import (
     ListOffsetsPartition,
@@ -250,12 +251,15 @@ class ClusterAdmin:
         directories = []
         replicas: dict[TopicPartition, HeldReplica] = {}
         futures: dict[TopicPartition, FutureReplica] = {}
+        number = 0
         for result in answer.results:
             code = code_of(result.error_code)
             space = (result.total_bytes, result.usable_bytes)
             directories.append(Directory(result.log_dir, code, *space, result.is_cordoned))
             for topic in result.topics:
                 for part in topic.partitions:
+                    await yield_between_slices(number)
+                    number += 1
                     key = (topic.name, part.partition_index)
                     if part.is_future_key:
                         futures[key] = FutureReplica(result.log_dir, part.partition_size, part.offset_lag)

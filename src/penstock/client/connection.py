@@ -44,6 +44,8 @@ _HEADER_ROOM = 4096
 #: Share of a SASL session's lifetime after which the connection is given up for a new one.
 SESSION_SHARE = 0.85
 SESSION_END_CHECK_S = 0.5
+#: Responses of this size are decoded in less than 5 ms.
+LARGE_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class ConnectionSettings:
     max_response_bytes: int = 256 * 1024 * 1024
     tls: ssl.SSLContext | None = None
     login: AnyLogin | None = None
+    decode_in_thread: bool = False
+    """True decodes responses of more than LARGE_BYTES in a thread, for a client on the event loop of a node."""
 
 
 @dataclass(slots=True)
@@ -252,7 +256,13 @@ class BrokerConnection:
         """
         if version is None:
             version = self.version_of(message.API_KEY)
-        return self.decoded(await self._ask(message, version, timeout_s), message.API_KEY, version)
+        frame = await self._ask(message, version, timeout_s)
+        if not self._settings.decode_in_thread or len(frame) <= LARGE_BYTES:
+            return self.decoded(frame, message.API_KEY, version)
+        try:
+            return await asyncio.to_thread(_decoded, frame, message.API_KEY, version)
+        except DecodeError as error:
+            raise self._undecodable(message.API_KEY, version, error) from None
 
     @property
     def writable(self) -> bool:
@@ -346,13 +356,14 @@ class BrokerConnection:
     def decoded(self, frame: memoryview, api_key: int, version: int) -> Any:
         """Decodes the response in a frame. Raises KafkaError for an invalid frame."""
         try:
-            # Passes the beginning of the frame only: a reader copies its input to `bytes`, and a fetch has megabytes.
-            _, start = decode_prefix(ResponseHeader, response_header_version(api_key, version), frame[:_HEADER_ROOM])
-            return decode(response_class(api_key), version, frame, start)
+            return _decoded(frame, api_key, version)
         except DecodeError as error:
-            self.close()
-            sentence = f"{self.address} sent an invalid answer to {APIS[api_key].name} v{version}: {error}."
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, sentence) from None
+            raise self._undecodable(api_key, version, error) from None
+
+    def _undecodable(self, api_key: int, version: int, error: DecodeError) -> KafkaError:
+        self.close()
+        sentence = f"{self.address} sent an invalid answer to {APIS[api_key].name} v{version}: {error}."
+        return KafkaError(ErrorCode.NETWORK_EXCEPTION, sentence)
 
     async def _negotiate(self) -> None:
         request = ApiVersionsRequest(client_software_name="penstock", client_software_version=__version__)
@@ -396,6 +407,13 @@ class BrokerConnection:
             ) from None
         if answer.session_lifetime_ms > 0:
             self._stream.end_in(answer.session_lifetime_ms / 1000 * SESSION_SHARE)
+
+
+def _decoded(frame: memoryview, api_key: int, version: int) -> Any:
+    """Decodes the response in a frame. Raises DecodeError. Pure, so it can run in a thread."""
+    # Passes the beginning of the frame only: a reader copies its input to `bytes`, and a fetch has megabytes.
+    _, start = decode_prefix(ResponseHeader, response_header_version(api_key, version), frame[:_HEADER_ROOM])
+    return decode(response_class(api_key), version, frame, start)
 
 
 def _why(error: OSError | UnicodeError) -> str:

@@ -19,15 +19,13 @@ def code_of(number: int) -> ErrorCode:
 
 
 def error_codes(answer: Struct) -> Iterator[ErrorCode]:
-    """Yields every error code in a response and its items, except NONE."""
+    """Yields the error code of a response, and that of each of its items; NONE if an item has no error."""
+    yield code_of(getattr(answer, "error_code", 0))
     for field in answer.FIELDS:
-        value = getattr(answer, field.name)
-        if field.name == "error_code" and value:
-            yield code_of(value)
-        elif isinstance(value, list):
-            for part in value:
-                if isinstance(part, Struct):
-                    yield from error_codes(part)
+        value = getattr(answer, field.name) if field.kind == "array" else None
+        for part in value or ():
+            if isinstance(part, Struct):
+                yield from error_codes(part)
 
 
 def may_pass(code: ErrorCode) -> bool:

@@ -23,6 +23,8 @@ from penstock.protocol.vocabulary import TopicPartition
 
 Offsets = dict[TopicPartition, int]
 NOT_FOUND_STATES = ("Dead", "")
+#: The last version of OffsetFetch whose response names topics. Later versions have topic ids.
+OFFSET_FETCH_WITH_NAMES = 9
 
 
 class Owner(NamedTuple):
@@ -147,13 +149,11 @@ class GroupAdmin:
     async def committed(self, group: str) -> Offsets:
         """Returns the committed offsets of a group; empty if it has none."""
         request = fetching.OffsetFetchRequest(groups=[fetching.OffsetFetchRequestGroup(group_id=group, topics=None)])
-        [found] = (await self._client.ask_coordinator(group, request)).groups
+        answer = await self._client.ask_coordinator(group, request, at_most=OFFSET_FETCH_WITH_NAMES)
+        [found] = answer.groups
         _raise_for(group, found.error_code)
-        names: dict[bytes, str] = {}
-        if any(not topic.name for topic in found.topics):
-            names = {topic.topic_id: topic.name or "" for topic in (await self._client.metadata(None)).topics}
         return {
-            (topic.name or names.get(topic.topic_id, "?"), partition.partition_index): partition.committed_offset
+            (topic.name, partition.partition_index): partition.committed_offset
             for topic in found.topics
             for partition in topic.partitions
             if partition.committed_offset >= 0 and not partition.error_code
@@ -161,9 +161,11 @@ class GroupAdmin:
 
     async def offsets_at(self, partitions: Iterable[TopicPartition], when: int) -> Offsets:
         """Returns the partitions' offsets for a timestamp, EARLIEST or LATEST. Leaves out deleted partitions."""
-        topics = (await self._client.metadata(None)).topics
+        asked = list(partitions)
+        names = sorted({topic for topic, _ in asked})
+        topics = (await self._client.metadata(names)).topics if names else []
         known = {(topic.name or "", each.partition_index) for topic in topics for each in topic.partitions}
-        wanted = {partition: when for partition in partitions if partition in known}
+        wanted = {partition: when for partition in asked if partition in known}
         if not wanted:
             return {}
         return {key: each.offset for key, each in (await list_offsets(self._client, wanted)).items()}

@@ -14,6 +14,8 @@ from penstock.protocol.messages.api_02_list_offsets import (
 )
 from penstock.protocol.vocabulary import EARLIEST_LOCAL, LATEST_TIERED, MAX_TIMESTAMP, READ_UNCOMMITTED
 
+#: Partitions in one request: a request for more would hold the event loops of client and broker for too long.
+PARTITIONS_AT_ONCE = 1000
 # The first version that supports each special timestamp: an older broker would treat it as a time.
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
@@ -38,16 +40,20 @@ async def list_offsets(
     async def ask_the_rest() -> None:
         missing = [each for each in wanted if each not in found]
         for node, partitions in (await client.by_leader(missing)).items():
-            request = _request(client, {each: wanted[each] for each in partitions}, isolation_level)
-            connection = await client.connection(node)
-            version = connection.version_of(request.API_KEY)
-            for timestamp in wanted.values():
-                if version < _SINCE.get(timestamp, 0):
-                    raise KafkaError(
-                        ErrorCode.UNSUPPORTED_VERSION,
-                        f"{connection.address} is too old to look up the special timestamp {timestamp}.",
-                    )
-            _take(await connection.request(request, version=version), found)
+            for start in range(0, len(partitions), PARTITIONS_AT_ONCE):
+                some = partitions[start : start + PARTITIONS_AT_ONCE]
+                await ask(node, {each: wanted[each] for each in some})
+
+    async def ask(node: int, some: Mapping[tuple[str, int], int]) -> None:
+        connection = await client.connection(node)
+        version = connection.version_of(ListOffsetsRequest.API_KEY)
+        for timestamp in some.values():
+            if version < _SINCE.get(timestamp, 0):
+                raise KafkaError(
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    f"{connection.address} is too old to look up the special timestamp {timestamp}.",
+                )
+        _take(await connection.request(_request(client, some, isolation_level), version=version), found)
 
     await client.retrying(ask_the_rest, refresh=topics)
     return found

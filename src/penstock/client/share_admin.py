@@ -111,6 +111,10 @@ class ShareAdmin:
 
         If `topics` is empty, describes all topics.
         """
+        return await self.windows_of(group, await self.partitions(group, topics))
+
+    async def partitions(self, group: str, topics: Iterable[str] = ()) -> list[TopicPartition]:
+        """Returns the partitions in which the group has offsets, sorted; of all topics if `topics` is empty."""
         wanted = [(topic, part.partition_index) for topic, part in await self.offsets(group)]
         chosen = set(topics)
         missing = sorted(chosen - {topic for topic, _ in wanted})
@@ -119,8 +123,12 @@ class ShareAdmin:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"{group} has no offsets in {', '.join(missing)}: check the name",
             )
+        return sorted(each for each in wanted if not chosen or each[0] in chosen)
+
+    async def windows_of(self, group: str, partitions: Iterable[TopicPartition]) -> list[Window]:
+        """Describes the windows of these partitions, with the records in flight."""
         found: dict[TopicPartition, Window] = {}
-        for some in _portions(await self._places([each for each in wanted if not chosen or each[0] in chosen])):
+        for some in _portions(await self._places(partitions)):
             for place, answer in await self._ask(group, some, None):
                 _raise_for(f"{place.topic}-{place.partition}", answer.error_code, answer.error_message)
                 row = json.loads(answer.error_message)
@@ -158,16 +166,18 @@ class ShareAdmin:
         keys = sorted(wanted)
         names = sorted({topic for topic, _ in keys})
         topics = {each.name: each for each in (await self._client.metadata(names)).topics} if names else {}
+        leaders = {
+            (name, part.partition_index): part.leader_id for name, topic in topics.items() for part in topic.partitions
+        }
         found = []
         for name, index in keys:
             topic = topics[name]
-            leaders = {part.partition_index: part.leader_id for part in topic.partitions}
-            if topic.error_code or leaders.get(index, -1) < 0:
+            if topic.error_code or leaders.get((name, index), -1) < 0:
                 raise KafkaError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                     f"{name}-{index} does not exist or has no leader: check the partition's number",
                 )
-            found.append(Place(leaders[index], name, topic.topic_id, index))
+            found.append(Place(leaders[name, index], name, topic.topic_id, index))
         return sorted(found)
 
     async def _ask(

@@ -6,12 +6,13 @@ so every read_committed consumer waits. Any Kafka broker serves the requests use
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.client.client import AsyncClient
 from penstock.client.errors import code_of
 from penstock.client.transactions import Transactions
+from penstock.net.yielding import yield_between_slices
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages import api_27_write_txn_markers as markers
 from penstock.protocol.messages import api_61_describe_producers as producers
@@ -23,6 +24,7 @@ from penstock.protocol.vocabulary import NO_TRANSACTION_TIMEOUT_MS, TRANSACTION_
 NO_COORDINATOR_EPOCH = 0  # the coordinator epoch for a producer's first transaction: no marker has named one yet
 TERMINATE_TIMEOUT_MS = 60_000  # timeout of the id's next transaction, which `terminate` never begins
 ONGOING = "Ongoing"
+PARTITIONS_AT_ONCE = 1000  # partitions in one DescribeProducers request
 
 
 class Open(NamedTuple):
@@ -116,7 +118,8 @@ class TransactionAdmin:
             _raise_for(topic.name or "?", topic.error_code)
         led: dict[int, dict[str, list[int]]] = {}
         for topic in wanted:
-            for part in topic.partitions:
+            for number, part in enumerate(topic.partitions):
+                await yield_between_slices(number)
                 if part.leader_id >= 0:
                     led.setdefault(part.leader_id, {}).setdefault(topic.name or "", []).append(part.partition_index)
         found, unread = await self._open(led)
@@ -159,20 +162,16 @@ class TransactionAdmin:
         found: list[Open] = []
         unread: dict[TopicPartition, str] = {}
         for node, topics in led.items():
-            request = producers.DescribeProducersRequest(
-                topics=[
-                    producers.TopicRequest(name=name, partition_indexes=indexes) for name, indexes in topics.items()
-                ]
-            )
-            for answered in (await self._client.request(request, node=node)).topics:
-                for part in answered.partitions:
-                    if part.error_code:
-                        unread[answered.name, part.partition_index] = part.error_message or "no answer"
-                    found += [
-                        _open_of(answered.name, part.partition_index, node, producer)
-                        for producer in part.active_producers
-                        if producer.current_txn_start_offset >= 0
-                    ]
+            for request in _requests(topics):
+                for answered in (await self._client.request(request, node=node)).topics:
+                    for part in answered.partitions:
+                        if part.error_code:
+                            unread[answered.name, part.partition_index] = part.error_message or "no answer"
+                        found += [
+                            _open_of(answered.name, part.partition_index, node, producer)
+                            for producer in part.active_producers
+                            if producer.current_txn_start_offset >= 0
+                        ]
         return found, unread
 
     async def _unknown_to_coordinators(self, candidates: Collection[Open]) -> list[Open]:
@@ -196,6 +195,18 @@ class TransactionAdmin:
 
     async def _nodes(self) -> list[int]:
         return sorted(each.broker_id for each in (await self._client.request(DescribeClusterRequest())).brokers)
+
+
+def _requests(topics: Mapping[str, Sequence[int]]) -> Iterator[producers.DescribeProducersRequest]:
+    """Yields requests for all these partitions, each for at most PARTITIONS_AT_ONCE of them."""
+    keys = [(name, index) for name, indexes in topics.items() for index in indexes]
+    for start in range(0, len(keys), PARTITIONS_AT_ONCE):
+        some: dict[str, list[int]] = {}
+        for name, index in keys[start : start + PARTITIONS_AT_ONCE]:
+            some.setdefault(name, []).append(index)
+        yield producers.DescribeProducersRequest(
+            topics=[producers.TopicRequest(name=name, partition_indexes=indexes) for name, indexes in some.items()]
+        )
 
 
 def state_row(state: describing.TransactionState, coordinator: int, now_ms: int) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from penstock.client.client import AsyncClient
 from penstock.client.cluster_admin import ClusterAdmin
 from penstock.client.cluster_facts import Facts, NodeFacts, PartitionFacts
 from penstock.client.connection import ConnectionSettings
-from penstock.http.view import View, yield_between_slices
+from penstock.http.view import View
 from penstock.metadata.quarantine import quarantine_reason
+from penstock.net.yielding import yield_between_slices
 from penstock.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ class ClusterFacts:
                 request_timeout_s=REQUEST_S,
                 tls=credentials.tls,
                 login=credentials.login,
+                decode_in_thread=True,
             )
             self._client = AsyncClient(addresses, settings=settings, network=view.network)
         return self._client

@@ -15,8 +15,8 @@ from penstock.http.overview import DAMAGED_MAX
 from penstock.http.replica_guard_metrics import replica_guard_families
 from penstock.http.request_metrics import request_families
 from penstock.http.share_metrics import share_families
-from penstock.http.view import yield_between_slices
 from penstock.net.traffic import KNOWN
+from penstock.net.yielding import yield_between_slices
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker

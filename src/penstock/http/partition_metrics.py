@@ -17,7 +17,7 @@ from penstock.broker.coordinators.runtime import Phase
 from penstock.broker.replicas.followed_partition import FollowerLag
 from penstock.broker.replicas.replica_figures import figures_of
 from penstock.http.exposition import Family, gauge
-from penstock.http.view import yield_between_slices
+from penstock.net.yielding import yield_between_slices
 from penstock.protocol.errors import KafkaError
 
 if TYPE_CHECKING:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 NO_SCHEMAS = Schemas()
 
-#: Partitions between two yields to the event loop: a long listing must not delay requests by more than about 1 ms.
-SLICE = 200
 FRESH_S = 1.0
 #: Upper bound of the time that a result is cached. Large results cost the most and are cached the longest, so that
 #: HTTP takes a small part of the loop only.
@@ -49,12 +47,6 @@ class View:
     cleaner: Cleaner | None = None
     """Compacts this node's logs; None if logs are not compacted."""
     schemas: Schemas = NO_SCHEMAS
-
-
-async def yield_between_slices(number: int) -> None:
-    """Yields to the event loop after every SLICE items. Call this for each item, with the item's index."""
-    if number % SLICE == SLICE - 1:
-        await asyncio.sleep(0)
 
 
 def cached_s(partitions: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -19,6 +19,9 @@ READS = ("GET", "HEAD")
 CHANGES = frozenset(METHODS) - frozenset(READS)
 #: Limit of a body, which only changes have.
 BODY_MAX_BYTES = 1024 * 1024
+
+#: Items of a list that are encoded as JSON in one call.
+JSON_ITEMS = 500
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -97,7 +100,33 @@ def text(status: int, sentence: str, *headers: tuple[str, str]) -> Response:
 
 
 def as_json(value: Any, status: int = 200) -> Response:
-    return Response(status, JSON, json.dumps(value, separators=(",", ":")).encode())
+    return Response(status, JSON, "".join(_json_parts(value)).encode())
+
+
+def _json_parts(value: Any) -> Iterator[str]:
+    """Yields the JSON text of a value in parts: a long list is encoded slice by slice.
+
+    Other threads run only between two calls of the encoder, also if this thread is not the event loop's.
+    """
+    if isinstance(value, dict) and value:
+        before = "{"
+        for name, each in value.items():
+            yield f"{before}{_dumped(str(name))}:"
+            yield from _json_parts(each)
+            before = ","
+        yield "}"
+    elif isinstance(value, list | tuple) and len(value) > JSON_ITEMS:
+        before = "["
+        for start in range(0, len(value), JSON_ITEMS):
+            yield before + _dumped(value[start : start + JSON_ITEMS])[1:-1]
+            before = ","
+        yield "]"
+    else:
+        yield _dumped(value)
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 NOT_FOUND = text(404, "There is nothing here: / is the console, /metrics the metrics, /api/ lists the rest.")

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.cluster_admin import PREFERRED, UNCLEAN, ClusterAdmin
-from penstock.client.cluster_facts import node_rows, partition_rows, problem
+from penstock.client.cluster_facts import partition_rows, problem
 from penstock.client.quarantine import release
 from penstock.client.replica_moves import copied_share
 from penstock.http.causes import NodeContext, causes, health, move_row
@@ -20,6 +20,7 @@ from penstock.http.rest.routes import Call, Route
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+    from penstock.client.cluster_facts import Facts
     from penstock.http.operations import Operation
     from penstock.http.rest.service import Service
     from penstock.protocol.errors import ErrorCode
@@ -100,12 +101,16 @@ async def list_pipelines(service: Service, call: Call) -> Any:
 
 
 async def list_nodes(service: Service, call: Call) -> Any:
-    facts, _ = await service.state()
-    return {"nodes": node_rows(facts)}
+    _, overview = await service.state()
+    return {"nodes": overview.nodes}
 
 
 async def replication_status(service: Service, call: Call) -> Any:
     facts, _ = await service.state()
+    return await asyncio.to_thread(_replication_page, facts, call)
+
+
+def _replication_page(facts: Facts, call: Call) -> dict[str, Any]:
     wanted = facts.partitions
     if call.query.get("problems", False):
         wanted = {key: part for key, part in wanted.items() if problem(part) is not None}
@@ -113,11 +118,8 @@ async def replication_status(service: Service, call: Call) -> Any:
         wanted = {
             key: part for key, part in wanted.items() if part.leader >= 0 and part.leader not in part.replicas[:1]
         }
-    keys = sorted(wanted)
-    start = call.query.get("start", 0)
-    shown = keys[start : start + call.query.get("limit", 100)]
-    rows = await asyncio.to_thread(partition_rows, facts, {key: wanted[key] for key in shown})
-    return {"total": len(keys), "start": start, "partitions": rows}
+    page = paged(sorted(wanted), call, "partitions")
+    return {**page, "partitions": partition_rows(facts, {key: wanted[key] for key in page["partitions"]})}
 
 
 async def describe_quorum(service: Service, call: Call) -> Any:
@@ -231,11 +233,12 @@ async def list_reassignments(service: Service, call: Call) -> Any:
     """Answers with the reassignments in progress, each with the progress of its slowest new replica."""
     found = await ClusterAdmin(await service.client()).reassignments()
     facts, _ = await service.state()
+    page = paged(sorted(found), call, "reassignments")
     rows = []
-    for key, each in sorted(found.items()):
-        copied, lag = copied_share(facts, key, each.adding)
-        rows.append({"topic": key[0], "partition": key[1], **asdict(each), "copied_percent": copied, "lag": lag})
-    return {"reassignments": rows}
+    for key in page["reassignments"]:
+        copied, lag = copied_share(facts, key, found[key].adding)
+        rows.append({"topic": key[0], "partition": key[1], **asdict(found[key]), "copied_percent": copied, "lag": lag})
+    return {**page, "reassignments": rows}
 
 
 async def reassign(service: Service, call: Call) -> Any:
@@ -300,7 +303,7 @@ ROUTES = (
         },
         status=202,
     ),
-    Route("GET", "/v1/reassignments", "Lists the reassignments in progress", list_reassignments),
+    Route("GET", "/v1/reassignments", "Lists the reassignments in progress", list_reassignments, query=PAGE),
     Route(
         "POST",
         "/v1/reassignments",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.group_admin import GroupAdmin, Offsets, lag_rows
@@ -41,7 +42,8 @@ async def describe_group(service: Service, call: Call) -> Any:
     offsets = await admin.committed(group)
     ends = await admin.offsets_at(offsets.keys() | described.owners.keys(), LATEST)
     members = [{**owner._asdict(), "partitions": names} for owner, names in described.members.items()]
-    rows = lag_rows(described, offsets, ends)
+    rows = await asyncio.to_thread(lag_rows, described, offsets, ends)
+    text = call.query.get("search", "")
     lag = sum(row["lag"] for row in rows if row["lag"] is not None)
     return {
         "group": group,
@@ -49,7 +51,7 @@ async def describe_group(service: Service, call: Call) -> Any:
         "members": members,
         "lag": lag,
         "lag_history": service.lags.add_sample(group, service.broker.clock.wall_ms(), lag),
-        "partitions": rows,
+        **paged([row for row in rows if text in row["topic"]], call, "partitions"),
     }
 
 
@@ -143,7 +145,13 @@ ROUTES = (
         own_acls=True,
     ),
     Route(
-        "GET", "/v1/groups/{group}", "Describes a group with members and lag", describe_group, path=GROUP, own_acls=True
+        "GET",
+        "/v1/groups/{group}",
+        "Describes a group with members and lag, and one page of its partitions",
+        describe_group,
+        path=GROUP,
+        query={**PAGE, "search": Field("string", "only partitions of topics with this text in their name")},
+        own_acls=True,
     ),
     Route("DELETE", "/v1/groups/{group}", "Deletes a group without members", delete_group, path=GROUP, own_acls=True),
     Route(

@@ -33,19 +33,22 @@ async def list_share_groups(service: Service, call: Call) -> Any:
 async def describe_share_group(service: Service, call: Call) -> Any:
     admin, group = ShareAdmin(await service.client()), call.path["group"]
     described = await admin.describe(group)
+    rows = offset_rows(await admin.offsets(group))
     return {
         "group": group,
         "state": described.group_state,
         "members": member_rows(described),
-        "partitions": offset_rows(await admin.offsets(group)),
+        "lag": sum(row["lag"] or 0 for row in rows),
+        **paged(rows, call, "partitions"),
     }
 
 
 async def list_windows(service: Service, call: Call) -> Any:
     """Answers with the records in flight in each partition of a share group, and with the range of their offsets."""
     topics = [call.query["topic"]] if "topic" in call.query else []
-    rows = await ShareAdmin(await service.client()).windows(call.path["group"], topics)
-    return paged(rows, call, "windows")
+    admin, group = ShareAdmin(await service.client()), call.path["group"]
+    page = paged(await admin.partitions(group, topics), call, "windows")
+    return {**page, "windows": await admin.windows_of(group, page["windows"])}
 
 
 async def list_own_windows(service: Service, call: Call) -> Any:
@@ -177,9 +180,10 @@ ROUTES = (
     Route(
         "GET",
         "/v1/share-groups/{group}",
-        "Describes a share group with members, start offsets and lag",
+        "Describes a share group with members, and one page of its start offsets and lags",
         describe_share_group,
         path=GROUP,
+        query=PAGE,
         own_acls=True,
     ),
     Route(

@@ -1,11 +1,11 @@
 // One consumer group: lag with its history, members, and a reset of its offsets with a dry run.
 
-import { get, path, send } from "../api.js";
+import { get, path, query, send } from "../api.js";
 import { Chart } from "../chart.js";
 import { change, info, note } from "../dialog.js";
 import { button, cards, fill, h, pill, section } from "../dom.js";
 import { number, plural } from "../format.js";
-import { Table } from "../table.js";
+import { PagedTable, Table } from "../table.js";
 import { MOODS } from "./groups.js";
 
 export async function show(view) {
@@ -13,7 +13,7 @@ export async function show(view) {
   const totals = h("div", {});
   const chart = new Chart("lag in records, while this group was looked at", [{ label: "lag" }], { legend: false });
   view.onLeave(() => chart.close());
-  const partitions = new Table(
+  const partitions = new PagedTable(
     [
       { title: "topic", cell: (row) => row.topic },
       { title: "partition", cell: (row) => row.partition },
@@ -23,7 +23,14 @@ export async function show(view) {
       { title: "member", cell: (row) => row.member || "" },
       { title: "host", cell: (row) => row.host || "" },
     ],
-    { key: (row) => `${row.topic}-${row.partition}`, empty: "The group has no committed offsets." },
+    async (page) => {
+      const seen = await get(path("groups", group) + query(page));
+      fill(totals, cards([["state", pill(seen.state, MOODS[seen.state] ?? "")], ["lag", number(seen.lag)], ["members", number(seen.members.length)], ["partitions", number(seen.total)]]));
+      chart.update([seen.lag_history.map(([ms]) => ms / 1000), seen.lag_history.map(([, lag]) => lag)]);
+      members.update(seen.members.slice(0, 500));
+      return { total: seen.total, rows: seen.partitions };
+    },
+    { key: (row) => `${row.topic}-${row.partition}`, limit: 100, hint: "search topics of this group", empty: "No committed offset matches." },
   );
   const members = new Table(
     [
@@ -43,13 +50,7 @@ export async function show(view) {
     section("Partitions", partitions.element),
     section("Members", members.element),
   );
-  await view.every(2000, async () => {
-    const seen = await get(path("groups", group));
-    fill(totals, cards([["state", pill(seen.state, MOODS[seen.state] ?? "")], ["lag", number(seen.lag)], ["members", number(seen.members.length)], ["partitions", number(seen.partitions.length)]]));
-    chart.update([seen.lag_history.map(([ms]) => ms / 1000), seen.lag_history.map(([, lag]) => lag)]);
-    partitions.update(seen.partitions.slice(0, 1000));
-    members.update(seen.members.slice(0, 500));
-  });
+  await view.every(2000, () => partitions.refresh());
 }
 
 // Shared with share groups, whose offsets can't be moved by time or by a number of records.

@@ -1,6 +1,6 @@
 // Reassignments and moves between directories with their progress, and the long operations of this node.
 
-import { get, path, send } from "../api.js";
+import { get, path, query, send } from "../api.js";
 import { change, info, note } from "../dialog.js";
 import { button, h, pill, section } from "../dom.js";
 import { bytes, byteRate, duration, list, number, time } from "../format.js";
@@ -17,7 +17,7 @@ export async function show(view) {
       { title: "progress", cell: progress },
       { title: "began", cell: (row) => time(row.started_ms) },
       { title: "took", number: true, cell: (row) => (row.ended_ms ? duration(row.ended_ms - row.started_ms) : "") },
-      { title: "", cell: (row) => (row.state === "running" ? button("stop", () => stop(row)) : row.error || "") },
+      { title: "", cell: (row) => (row.state === "running" ? button("stop", () => stop(row), { changes: true }) : row.error || "") },
     ],
     { key: (row) => row.operation, open: detail, empty: "No operation has run on this node." },
   );
@@ -52,9 +52,9 @@ export async function show(view) {
     section("Operations of this node", operations.element),
   );
   await view.every(1500, async () => {
-    const [found, going, seen] = await Promise.all([get(path("operations")), get(path("reassignments")), get(path("cluster", "overview"))]);
+    const [found, going, seen] = await Promise.all([get(path("operations")), get(path("reassignments") + query({ limit: 500 })), get(path("cluster", "overview"))]);
     operations.update(found.operations);
-    reassignments.update(going.reassignments.slice(0, 500));
+    reassignments.update(going.reassignments);
     directories.update(seen.directory_moves_of_this_node);
   });
 }

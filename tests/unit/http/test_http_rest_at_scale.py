@@ -1,0 +1,118 @@
+"""Every GET route of a node with many partitions and groups: no step of the work may hold the event loop for long."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.parse
+from collections.abc import Iterator
+
+import pytest
+from loop_steps import cpu_of_callbacks, lines_of_callbacks
+from rest_harness import ask
+
+from penstock.http import view
+from penstock.http.rest.api import ROUTES
+from penstock.http.rest.routes import Route
+from penstock.testing import Broker, loop_thread
+from scale import CREW, EVERYTHING, WIDE, Scale, broker_of
+
+#: A step of a request may use this much CPU time.
+STEP_MAX_S = 0.020
+#: A step of a request may run this many lines of Python, at a third of the partitions: three times as many take 20 ms.
+STEP_MAX_LINES = 60_000
+#: Paths that need what the broker does not have.
+WITHOUT = ("/v1/operations/{operation}",)
+GETS = [each for each in ROUTES if each.method == "GET" and each.template not in WITHOUT]
+
+
+def path_of(route: Route) -> str:
+    """Returns the path of the route for the largest resource that it can show, with the largest page."""
+    group = CREW if "share" in route.template else EVERYTHING
+    values = {"topic": WIDE, "node": "1", "resource": "topics", "name": WIDE, "group": group, "id": "billing"}
+    path = route.template
+    for name in route.path:
+        path = path.replace("{" + name + "}", urllib.parse.quote(values[name], safe=""))
+    given = {name: "0" for name, each in route.query.items() if each.required or name == "partition"}
+    if "limit" in route.query:
+        given["limit"] = str(route.query["limit"].high)
+    return f"{path}?{urllib.parse.urlencode(given)}" if given else path
+
+
+@pytest.fixture(autouse=True)
+def uncached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "FRESH_S", 0.0)
+    monkeypatch.setattr(view, "LONGEST_S", 0.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plain_loop() -> Iterator[None]:
+    """Runs brokers on asyncio's own event loop, whose callbacks can be measured."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop_thread, "new_event_loop", asyncio.new_event_loop)
+        yield
+
+
+def walk(broker: Broker, route: Route) -> None:
+    assert ask(broker, "GET", path_of(route)).status in (200, 409 if "acls" in route.template else 200)
+
+
+# --- a small share of the walk, by a count that depends on no clock
+
+SOME = Scale(topics=10, partitions=200, wide=1000, groups=50)
+
+
+@pytest.fixture(scope="module")
+def some_partitions() -> Iterator[Broker]:
+    with broker_of(SOME) as running:
+        yield running
+
+
+@pytest.mark.parametrize("route", GETS, ids=lambda each: each.name)
+def test_steps_of_a_route_do_not_grow_with_the_number_of_partitions(some_partitions: Broker, route: Route) -> None:
+    walk(some_partitions, route)  # compiles codecs, opens connections
+    with lines_of_callbacks(some_partitions) as longest:
+        walk(some_partitions, route)
+    assert longest.cost < STEP_MAX_LINES, longest.name
+
+
+def test_answers_that_are_made_in_many_steps_are_complete(some_partitions: Broker) -> None:
+    known = SOME.topics * SOME.partitions + SOME.wide
+    (directory,) = ask(some_partitions, "GET", "/v1/nodes/1/directories").value["directories"]
+    assert directory["replicas"] == len(some_partitions.node.broker.partitions) > known
+    group = ask(some_partitions, "GET", f"/v1/groups/{EVERYTHING}?limit=1000&start={known - 10}").value
+    assert (group["total"], len(group["partitions"])) == (known, 10)
+    assert {(row["committed"], row["end"] - row["lag"]) for row in group["partitions"]} == {(0, 0)}
+    found = ask(some_partitions, "GET", f"/v1/groups/{EVERYTHING}?search=topic-3").value
+    assert (found["total"], found["lag"]) == (SOME.partitions, group["lag"])
+    windows = ask(some_partitions, "GET", f"/v1/share-groups/{CREW}/windows?start={SOME.wide - 5}").value
+    assert [row["partition"] for row in windows["windows"]] == list(range(SOME.wide - 5, SOME.wide))
+    hanging = ask(some_partitions, "GET", "/v1/hanging-transactions").value
+    assert (hanging["total"], hanging["unread"]) == (0, [])
+    with some_partitions.client() as client:
+        topics = client.list_topics()
+    assert sum(len(each.partitions) for each in topics) == known
+
+
+# --- the whole walk, in CPU time
+
+
+@pytest.fixture(scope="module")
+def many_partitions() -> Iterator[Broker]:
+    with broker_of(Scale(topics=75, partitions=100, wide=2500, groups=1000)) as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_collections")  # a node that was started by the command line collects rarely
+@pytest.mark.parametrize("route", GETS, ids=lambda each: each.name)
+def test_no_route_holds_the_loop_for_20_ms_at_10000_partitions_and_1000_groups(
+    many_partitions: Broker, route: Route
+) -> None:
+    figures = []
+    for _ in range(5):  # the first one compiles codecs; a collection of garbage or another process may disturb some
+        with cpu_of_callbacks(many_partitions) as longest:
+            walk(many_partitions, route)
+        if longest.cost < STEP_MAX_S:
+            return
+        figures.append(longest)
+    pytest.fail(f"CPU seconds of the longest step: {figures}")

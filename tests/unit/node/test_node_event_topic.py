@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from penstock.broker.controlplane.event_topic import last_slot
+from penstock.broker.events.kinds import MajorityLost
 from penstock.cli.exit import Exit
 from penstock.cli.main import main
 from penstock.client.event_records import event_rows
-from penstock.protocol.errors import KafkaError
-from penstock.protocol.vocabulary import EVENT_TOPIC
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.vocabulary import EVENT_TOPIC, ConfigOperation, ResourceType
 from penstock.testing import Broker, Cluster
+from waiting import until
 
 ENABLED = {"penstock.events.topic.enable": "true"}
 LIMIT_S = 60.0
@@ -67,6 +69,34 @@ def test_events_after_a_restart_do_not_overwrite_events_before_the_restart() -> 
         kept(cluster, "broker.registered", broker_id=2)
         keys = [record.key for record in cluster.records(EVENT_TOPIC) if (record.key or b"").startswith(b"2/")]
         assert len(keys) == len(set(keys)), "an event after the restart replaced one before it"
+
+
+def test_events_are_read_and_written_after_the_oldest_events_were_deleted() -> None:
+    with Cluster(nodes=2, config=ENABLED) as cluster, cluster.client() as client:
+        kept(cluster, "broker.unfenced")
+        policy = ("cleanup.policy", int(ConfigOperation.SET), "compact,delete")
+        client.alter_configs(ResourceType.TOPIC, EVENT_TOPIC, [policy])
+
+        def oldest_is_deleted() -> bool:
+            try:
+                return client.delete_records({(EVENT_TOPIC, 0): 1}) == {(EVENT_TOPIC, 0): 1}
+            except KafkaError as error:
+                if error.code is not ErrorCode.POLICY_VIOLATION:  # the log does not have the new policy yet
+                    raise
+                return False
+
+        until(oldest_is_deleted)
+        for number in cluster.nodes:
+            topic = cluster.node(number).broker.event_topic
+            assert topic is not None
+            assert event_rows(cluster.run(number, topic.read()))
+        cluster.restart(2)
+
+        async def emit() -> None:
+            cluster.node(2).broker.events.observe(MajorityLost(epoch=777))
+
+        cluster.run(2, emit())  # a node reads the topic before its first write
+        kept(cluster, "quorum.majority_lost", epoch=777)
 
 
 def test_single_node_creates_no_event_topic() -> None:

@@ -17,7 +17,13 @@ from penstock.broker.tasks import RepeatedRequest
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from penstock.protocol.messages.api_01_fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData
-from penstock.protocol.vocabulary import EVENT_TOPIC, NO_LEADER
+from penstock.protocol.messages.api_02_list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from penstock.protocol.vocabulary import CONSUMER_REPLICA, EARLIEST, EVENT_TOPIC, NO_LEADER
 from penstock.records.batches import split_batches
 from penstock.records.build import build_batch
 from penstock.records.record import read_records
@@ -116,9 +122,11 @@ class EventTopic:
         offset, room = 0, MAX_READ_BYTES
         while room > 0:
             part = await self._fetch(topic, offset, room, lane)
-            if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and offset < part.log_start_offset:
-                offset = part.log_start_offset
-                continue
+            if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:  # retention has deleted the first events
+                first = await self._first_offset(topic, lane)
+                if first > offset:
+                    offset = first
+                    continue
             if part.error_code:
                 raise KafkaError(ErrorCode(part.error_code))
             batches = split_batches(part.records or b"", allow_partial=True)
@@ -139,6 +147,17 @@ class EventTopic:
             raise KafkaError(ErrorCode(answer.error_code))
         part: PartitionData = answer.responses[0].partitions[0]
         return part
+
+    async def _first_offset(self, topic: TopicImage, lane: str) -> int:
+        wanted = ListOffsetsTopic(
+            name=EVENT_TOPIC, partitions=[ListOffsetsPartition(partition_index=0, timestamp=EARLIEST)]
+        )
+        request = ListOffsetsRequest(replica_id=CONSUMER_REPLICA, topics=[wanted], timeout_ms=TIMEOUT_MS)
+        answer = await self._peers.ask(self._leader(topic), request, lane=lane, timeout_ms=TIMEOUT_MS)
+        part: ListOffsetsPartitionResponse = answer.topics[0].partitions[0]
+        if part.error_code:
+            raise KafkaError(ErrorCode(part.error_code))
+        return part.offset
 
     @staticmethod
     def _leader(topic: TopicImage) -> int:

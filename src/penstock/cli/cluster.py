@@ -16,7 +16,7 @@ DEFAULT_RANGE = 10_000
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    from penstock.cli import cluster_elect, cluster_moves, cluster_status, cluster_verify
+    from penstock.cli import cluster_elect, cluster_moves, cluster_reassign, cluster_status, cluster_verify
 
     verbs = parser.add_subparsers(metavar="VERB", required=True)
 
@@ -26,6 +26,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     status.add_argument("--problems", action="store_true", help="only partitions with problems")
     status.add_argument("--every", type=positive_float, default=2.0, metavar="SECONDS", help="default: %(default)s")
     status.add_argument("--once", action="store_true", help="print it once, also on a terminal")
+
+    health = verb(verbs, "health", "exit with code 9 if the cluster is not healthy", cluster_status.run_health)
+    connection(health)
+    health.add_argument("--degraded", action="store_true", help="accept under-replicated partitions and fenced nodes")
 
     drain = verb(verbs, "drain", "move every replica off nodes, to take them out", cluster_moves.run_drain)
     drain.add_argument("nodes", nargs="+", type=int, metavar="NODE")
@@ -37,6 +41,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     rebalance = verb(verbs, "rebalance", "even out replicas and leaders over all nodes", cluster_moves.run_rebalance)
     _moving(rebalance)
+
+    reassign = verb(verbs, "reassign", "move chosen partitions to chosen nodes", cluster_reassign.run_reassign)
+    connection(reassign)
+    reassign.add_argument(
+        "moves", nargs="+", metavar="TOPIC-PARTITION=NODE[,…]", help="new replicas, the preferred leader first"
+    )
+    how = reassign.add_mutually_exclusive_group()
+    how.add_argument("-y", "--yes", action="store_true", help="don't ask after showing the moves")
+    how.add_argument("-n", "--dry-run", action="store_true", help="only show the moves")
 
     moves = verb(verbs, "moves", "show replicas that are being moved", cluster_moves.run_moves)
     connection(moves)

@@ -14,6 +14,7 @@ from penstock.client.cluster_facts import (
     Facts,
     NodeFacts,
     PartitionFacts,
+    health,
     node_rows,
     partition_rows,
     readable,
@@ -65,6 +66,17 @@ def run_status(args: argparse.Namespace) -> int:
     if found:
         output.note(f"penstock: the cluster needs attention: {', '.join(found)}")
     return Exit.NEEDS_ATTENTION if found else Exit.OK
+
+
+def run_health(args: argparse.Namespace) -> int:
+    from penstock.cli.connect import connect
+
+    with connect(args) as broker:
+        facts = read_facts(broker)
+    found = health(summary(facts), facts.controller if facts.controller >= 0 else None)
+    output.record(args.output, found)
+    accepted = ("healthy", "degraded") if args.degraded else ("healthy",)
+    return Exit.OK if found["status"] in accepted else Exit.NEEDS_ATTENTION
 
 
 def read_facts(broker: Broker) -> Facts:

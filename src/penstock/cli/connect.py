@@ -22,6 +22,7 @@ from penstock.client.access_admin import AccessAdmin
 from penstock.client.client import parse_bootstrap
 from penstock.client.cluster_admin import ClusterAdmin
 from penstock.client.connection import ConnectionSettings
+from penstock.client.credentials import NO_CREDENTIALS, Credentials
 from penstock.client.directory_moves import DirectoryMoves
 from penstock.client.group_admin import GroupAdmin
 from penstock.client.replica_moves import ReplicaMoves
@@ -139,7 +140,8 @@ def connect(
     settings = settings or ConnectionSettings(
         client_id=client_id, connect_timeout_s=min(args.timeout, 10.0), request_timeout_s=args.timeout
     )
-    settings = replace(settings, **_credentials(getattr(args, "command_config", None)))
+    found = credentials_in(getattr(args, "command_config", None))
+    settings = replace(settings, tls=found.tls, login=found.login)
     try:
         client = Client(args.bootstrap, settings=settings)
     except ValueError as wrong:
@@ -151,18 +153,17 @@ def connect(
         yield Broker(client)
 
 
-def _credentials(path: str | None) -> dict[str, Any]:
+def credentials_in(path: str | None) -> Credentials:
     """Returns the TLS context and the login from the --command-config file. Raises Failure if the file is wrong."""
     if path is None:
-        return {}
+        return NO_CREDENTIALS
     from penstock.cli.properties import read_file
     from penstock.client.client_security import ClientSecurityError, credentials_of
 
     try:
-        found = credentials_of(read_file(path, "client properties"))
+        return credentials_of(read_file(path, "client properties"))
     except ClientSecurityError as wrong:
         raise Failure(f"{path}: {wrong}", Exit.USAGE) from None
-    return {"tls": found.tls, "login": found.login}
 
 
 def _cannot_connect(bootstrap: str, problem: KafkaError, timeout_s: float) -> str:

@@ -45,6 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-G", "--group", help="consumer group whose stored offsets to use")
     parser.add_argument("--commit", action="store_true", help="store the read position for the group")
+    parser.add_argument("--contains", default="", metavar="TEXT", help="only records with this text in key or value")
     parser.add_argument("-c", "--count", type=positive_int, help="exit after so many records")
     parser.add_argument("-e", "--exit", action="store_true", help="exit at the end offset of the time of the start")
     shown = parser.add_mutually_exclusive_group()
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         starts = _starts(broker, partitions, span.start, args.group, isolation)
         stops = _stops(broker, partitions, span.stop_ms, leave=args.exit, isolation=isolation)
         with broker.client.consumer(settings) as consumer:
-            reader = Reader(consumer, show, stops, args.count, progress)
+            reader = Reader(consumer, show, stops, args.count, progress, args.contains.encode())
             try:
                 reader.read(starts)
             finally:
@@ -119,6 +120,8 @@ class Reader:
     stops: dict[TopicPartition, int]
     limit: int | None
     progress: output.Progress
+    contains: bytes = b""
+    """Records without this text in their key or value are left out."""
     count: int = 0
     positions: dict[TopicPartition, int] | None = None
 
@@ -141,14 +144,16 @@ class Reader:
         records = fetched.records()
         if records and records[-1].offset >= stop:
             records = [record for record in records if record.offset < stop]
-        if self.limit is not None:
-            records = records[: self.limit - self.count]
         if records:
             assert self.positions is not None
-            sys.stdout.buffer.write(self.show(place, records))
-            self.count += len(records)
-            self.positions[partition] = records[-1].offset + 1
-            self.progress.add(len(records))
+            wanted = [each for each in records if each.contains(self.contains)] if self.contains else records
+            shown = wanted if self.limit is None else wanted[: self.limit - self.count]
+            if shown:
+                sys.stdout.buffer.write(self.show(place, shown))
+            self.count += len(shown)
+            # Records behind the last one of --count are not read.
+            self.positions[partition] = (shown if len(shown) < len(wanted) else records)[-1].offset + 1
+            self.progress.add(len(shown))
         if fetched.next_offset >= stop:
             self.consumer.unassign(partition)
         return self.count == self.limit

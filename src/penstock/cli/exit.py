@@ -11,7 +11,7 @@
 | 6 | the data directory can't be used: locked, not formatted, damaged, full |
 | 7 | the port is taken |
 | 8 | no answer in time |
-| 9 | the cluster answers and needs attention: `cluster status` says why |
+| 9 | the cluster answers and needs attention: `cluster status` and `cluster health` say why |
 | 130 | stopped by Ctrl-C |
 | 141 | the reader of the output closed the pipe |
 """

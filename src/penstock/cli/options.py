@@ -45,14 +45,18 @@ def connection(parser: argparse.ArgumentParser, *, timeout_s: float = 30.0) -> N
         default=os.environ.get("PENSTOCK_BOOTSTRAP", DEFAULT_BOOTSTRAP),
         help="where the brokers are (default: PENSTOCK_BOOTSTRAP, else %(default)s)",
     )
+    credentials(parser)
+    parser.add_argument(
+        "--timeout", type=positive_float, default=timeout_s, metavar="SECONDS", help="default: %(default)s"
+    )
+
+
+def credentials(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--command-config",
         metavar="FILE",
         default=os.environ.get("PENSTOCK_COMMAND_CONFIG"),
         help="client properties with TLS and SASL settings, as for Kafka's tools (default: PENSTOCK_COMMAND_CONFIG)",
-    )
-    parser.add_argument(
-        "--timeout", type=positive_float, default=timeout_s, metavar="SECONDS", help="default: %(default)s"
     )
 
 

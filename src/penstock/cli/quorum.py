@@ -1,4 +1,4 @@
-"""`penstock quorum` describes the metadata quorum and its replication, and adds and removes voters."""
+"""`penstock quorum` describes the metadata quorum, changes its voters, makes its leader resign and writes snapshots."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
+from penstock.cli.confirm import ask
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import connection, verb
+from penstock.cli.rest import rest, rest_options
 
 if TYPE_CHECKING:
     from penstock.protocol.messages.api_55_describe_quorum import DescribeQuorumResponse
@@ -39,6 +41,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     connection(remove)
     remove.add_argument("node_id", type=int, metavar="NODE", help="its node.id")
     _which_disk(remove)
+
+    resign = verb(verbs, "resign", "make the quorum's leader resign; another voter is elected", run_resign)
+    rest_options(resign)
+    resign.add_argument("-y", "--yes", action="store_true", help="don't ask")
+
+    snapshot = verb(verbs, "snapshot", "write a snapshot of a node's metadata log now", run_snapshot)
+    rest_options(snapshot)
 
 
 def _which_disk(parser: argparse.ArgumentParser) -> None:
@@ -149,6 +158,21 @@ def run_remove(args: argparse.Namespace) -> int:
         broker.run(broker.cluster.remove_voter(args.node_id, directory, cluster_id=cluster_id))
         after = broker.run(broker.cluster.describe_quorum())
     output.record(args.output, status(after, cluster_id))
+    return Exit.OK
+
+
+# --- resign, snapshot ---------------------------------------------------------------------------------------------
+
+
+def run_resign(args: argparse.Namespace) -> int:
+    if not args.yes:
+        ask(f"make the quorum's leader at {args.http} resign?")
+    output.record(args.output, rest(args).ask("POST", "/v1/cluster/force-election", {}))
+    return Exit.OK
+
+
+def run_snapshot(args: argparse.Namespace) -> int:
+    output.record(args.output, rest(args).ask("POST", "/v1/cluster/compact-log", {}))
     return Exit.OK
 
 

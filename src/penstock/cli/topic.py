@@ -1,4 +1,5 @@
-"""`penstock topic` creates, lists, describes, alters and deletes topics, with requests that any Kafka broker serves."""
+"""`penstock topic` creates, lists, describes, alters and deletes topics, with requests that any Kafka broker serves;
+`penstock topic compact` needs the REST API of a Penstock node."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ import argparse
 import fnmatch
 from typing import Any
 
-from penstock.cli import output, topic_trim
+from penstock.cli import output, topic_compact, topic_trim
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import connection, pairs, positive_int16, positive_int32, verb
+from penstock.cli.rest import rest_options
 from penstock.protocol.vocabulary import EARLIEST, LATEST, ConfigOperation, ResourceType
 
 OWN_CONFIG = 1  # DescribeConfigs' source of a value that was set on the topic itself
@@ -56,6 +58,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how = trim.add_mutually_exclusive_group()
     how.add_argument("-y", "--yes", action="store_true", help="don't ask after showing what is deleted")
     how.add_argument("-n", "--dry-run", action="store_true", help="only show what would be deleted")
+
+    compact = verb(verbs, "compact", "compact a node's replicas of topics now", topic_compact.run_compact)
+    rest_options(compact)
+    compact.add_argument("names", nargs="+", metavar="NAME", help="topics with compact in their cleanup.policy")
 
     delete = verb(verbs, "delete", "delete topics and their records", run_delete)
     connection(delete)

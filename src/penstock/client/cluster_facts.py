@@ -172,6 +172,17 @@ def summary(facts: Facts) -> dict[str, Any]:
     }
 
 
+def health(told: Mapping[str, Any], controller: int | None) -> dict[str, Any]:
+    """Returns the cluster's status (healthy, degraded or unhealthy), the counts behind it, and the controller.
+
+    `told` is the cluster's summary. `controller` is None if the quorum has no leader.
+    """
+    counts = {name: told[name] for name in ("offline", "under_min_isr", "under_replicated", "fenced")}
+    bad = controller is None or counts["offline"] or counts["under_min_isr"]
+    status = "unhealthy" if bad else "degraded" if any(counts.values()) else "healthy"
+    return {"status": status, "controller": controller, **counts}
+
+
 def troubles(facts: Facts) -> list[str]:
     """Returns the cluster's problems as text, the worst first; empty if it is healthy."""
     states = {node.node_id: _state(facts, node) for node in sorted(facts.nodes, key=lambda node: node.node_id)}

@@ -4,11 +4,12 @@ topic."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
+from typing import Any, NoReturn
 
 from penstock.client.client import AsyncClient
-from penstock.client.consumer import Consumer
+from penstock.client.consumer import Consumer, ConsumerSettings
 from penstock.client.offsets import list_offsets
 from penstock.protocol.vocabulary import EARLIEST, EVENT_TOPIC, LATEST
 
@@ -41,15 +42,36 @@ def _event(value: bytes) -> EventRow | None:
 
 
 async def read_events(client: AsyncClient) -> list[EventRow]:
-    """Returns the events that the cluster keeps, oldest first. Raises KafkaError if the cluster has no topic of
-    events."""
+    """Returns the events that the cluster keeps, oldest first. Raises KafkaError if there is no topic of events."""
+    async with aclosing(_follow(client)) as found:
+        return await anext(found)
+
+
+async def watch_events(client: AsyncClient, show: Callable[[list[EventRow]], None]) -> NoReturn:
+    """Calls `show` with the events that the cluster keeps, oldest first, and then with each list of new events.
+
+    Raises KafkaError if there is no topic of events.
+    """
+    async with aclosing(_follow(client)) as found:
+        async for rows in found:
+            show(rows)
+    raise AssertionError("the topic of events has no end")
+
+
+async def _follow(client: AsyncClient) -> AsyncGenerator[list[EventRow], None]:
     await client.topic(EVENT_TOPIC)
     key = (EVENT_TOPIC, 0)
     end = (await list_offsets(client, {key: LATEST}))[key].offset
     rows: list[EventRow] = []
-    async with Consumer(client) as consumer:
+    async with Consumer(client, ConsumerSettings(reset=EARLIEST)) as consumer:
         await consumer.assign({key: EARLIEST})
         while consumer.position(key) < end:
-            for fetched in await consumer.poll():
-                rows += event_rows(record.value for record in fetched.records())
-    return sorted(rows, key=lambda row: (row["at_ms"], row["node"]))
+            rows += await _polled(consumer)
+        yield sorted(rows, key=lambda row: (row["at_ms"], row["node"]))
+        while True:
+            if fresh := await _polled(consumer):
+                yield fresh
+
+
+async def _polled(consumer: Consumer) -> list[EventRow]:
+    return [row for each in await consumer.poll() for row in event_rows(record.value for record in each.records())]

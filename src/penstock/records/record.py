@@ -36,6 +36,10 @@ class Record(NamedTuple):
     value: bytes | None
     headers: Headers = ()
 
+    def contains(self, text: bytes) -> bool:
+        """Returns True if the key or the value contains the text."""
+        return text in (self.key or b"") or text in (self.value or b"")
+
 
 def invalid(reason: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, reason)

@@ -21,7 +21,7 @@ from penstock.testing import Broker
         (["topc", "list"], "penstock: there is no command 'topc': did you mean topic?"),
         (["xyzzy"], "penstock: there is no command 'xyzzy': there are up, start, check,"),
         (["topic", "lst"], "penstock topic: there is no command 'lst': did you mean list?"),
-        (["topic"], "penstock topic: give one of create, list, describe, alter, trim and delete"),
+        (["topic"], "penstock topic: give one of create, list, describe, alter, trim, compact and delete"),
         (["topic", "create"], "penstock topic create: the following arguments are required: NAME"),
         (["topic", "create", "x", "--partitons=3"], "there is no option --partitons: did you mean --partitions?"),
         (["topic", "list", "a", "b"], "penstock topic list: 'b' is an extra word: the command takes no more arguments"),

@@ -1,4 +1,4 @@
-"""Implements operations on SCRAM users and ACLs: list, create, delete."""
+"""Implements operations on the caller, SCRAM users and ACLs: describe, list, create, delete."""
 
 from __future__ import annotations
 
@@ -36,6 +36,10 @@ def _chosen(values: Mapping[str, E], name: str, text: str) -> E:
     if found is None:
         raise Problem(400, f"{name} can't be {text[:40]!r}: give one of {', '.join(values)}.")
     return found
+
+
+async def describe_caller(service: Service, call: Call) -> Any:
+    return {"principal": service.caller.principal, "role": service.caller.role.name.lower()}
 
 
 # --- users
@@ -132,6 +136,7 @@ ACL = {
     "permission": Field("string", "allow (default) or deny"),
 }
 ROUTES = (
+    Route("GET", "/v1/me", "Tells who the caller is, and the caller's role", describe_caller, own_acls=True),
     Route(
         "GET",
         "/v1/users",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.cluster_facts import health
 from penstock.http.rest.fields import Field
 from penstock.http.rest.problems import Problem
 from penstock.http.rest.routes import Call, Route
@@ -59,19 +60,16 @@ async def cluster_health(service: Service, call: Call) -> Any:
     _, overview = await service.state()
     metadata = service.broker.metadata
     leader = metadata.quorum().leader_id if metadata.in_contact else NO_NODE
-    counts = {name: overview.summary[name] for name in ("offline", "under_min_isr", "under_replicated", "fenced")}
-    bad = leader == NO_NODE or counts["offline"] or counts["under_min_isr"]
-    status = "unhealthy" if bad else "degraded" if any(counts.values()) else "healthy"
-    return {"status": status, "controller": None if leader == NO_NODE else leader, **counts}
+    return health(overview.summary, None if leader == NO_NODE else leader)
 
 
 async def health_check(service: Service, call: Call) -> Any:
     """Answers 200 if the cluster is healthy, else 503. With the query `degraded`, a degraded cluster gets 200, too."""
-    health = await cluster_health(service, call)
+    found = await cluster_health(service, call)
     accepted = ("healthy", "degraded") if call.query.get("degraded", False) else ("healthy",)
-    if health["status"] not in accepted:
-        raise Problem(503, f"The cluster is {health['status']}.", health=health)
-    return health
+    if found["status"] not in accepted:
+        raise Problem(503, f"The cluster is {found['status']}.", health=found)
+    return found
 
 
 ROUTES = (

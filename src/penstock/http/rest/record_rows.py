@@ -36,11 +36,7 @@ def matching_records(batch: memoryview, first: int, wanted: bytes) -> list[Recor
 
     Raises KafkaError(MESSAGE_TOO_LARGE) if the batch is larger than BATCH_MAX_BYTES after decompression.
     """
-    return [
-        each
-        for each in read_records(batch, BATCH_MAX_BYTES)
-        if each.offset >= first and (wanted in (each.key or b"") or wanted in (each.value or b""))
-    ]
+    return [each for each in read_records(batch, BATCH_MAX_BYTES) if each.offset >= first and each.contains(wanted)]
 
 
 def _row(partition: int, record: Record, max_bytes: int, viewing: Viewing) -> dict[str, Any]:

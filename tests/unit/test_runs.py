@@ -50,7 +50,7 @@ def test_clusters_and_topics_of_a_pipeline_run_are_saved_and_read_back() -> None
     assert shown.queries[0].topic_ids == ("x", "y")
 
 
-def test_pipeline_with_another_spec_gets_a_numbered_name_even_after_the_first_has_ended() -> None:
+def test_second_pipeline_with_the_same_name_and_another_spec_gets_a_numbered_name() -> None:
     ended = replace(runs.begin("table-orders", "orders → /a"), state="done")
     runs.save(ended)
     assert runs.free_name("table-orders", "orders → /a") == "table-orders"

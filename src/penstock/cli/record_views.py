@@ -40,13 +40,13 @@ def add_views(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_views(given: Sequence[str]) -> dict[str, str]:
-    """Returns the view of `key` and of `value`, as far as they have one. Raises Failure."""
+    """Returns the formats given with -s, by "key" and "value"; a part without a format is left out. Raises Failure."""
     found: dict[str, str] = {}
     for each in given:
         part, _, view = each.rpartition("=")
         if part not in ("", "key", "value") or view not in DECODED:
             raise Failure(
-                f"-s {each} is no view: give {', '.join(DECODED)}, or one of them after key= or value=", Exit.USAGE
+                f"-s {each} is no format: give {', '.join(DECODED)}, or one of them after key= or value=", Exit.USAGE
             )
         found |= dict.fromkeys([part] if part else ["key", "value"], view)
     return found

@@ -208,7 +208,7 @@ def _users(arguments: list[str], file: str | None) -> tuple[ScramUser, ...]:
             raise Failure(f"{where} can't be used: {problem}", Exit.USAGE) from None
         if (user.name, user.mechanism) in users:
             raise Failure(
-                f"{where} names user {user.name} twice with {user.mechanism.label}: keep one entry", Exit.USAGE
+                f"{where} has two {user.mechanism.label} passwords for user {user.name}: keep one of them", Exit.USAGE
             )
         users[user.name, user.mechanism] = user
     return tuple(users.values())

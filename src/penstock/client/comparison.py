@@ -181,9 +181,9 @@ def unread(target: Target, why: str) -> Comparison:
 
 
 def shares(target: Target, outlined: Comparison, *, range_offsets: int, most_ranges: int | None = None) -> list[Share]:
-    """Divides the offsets to compare into shares, in order. Each share has a limited number of ranges.
+    """Divides the offsets to compare into ranges, and returns shares of at most `most_ranges` ranges, in order.
 
-    A compacted topic is a single range, because an earlier record of a key may be at any offset.
+    A compacted topic is not divided: to compare the last record of each key, all offsets are needed.
     """
     if outlined.first >= outlined.end:
         return []

@@ -35,7 +35,7 @@ class Room:
         self.values -= 1
         self.text -= text
         if self.values < 0 or self.text < 0:
-            raise FormatError("it has too many values or too much text for a view")
+            raise FormatError("the record has too many values or too much text to be shown")
 
     def part(self) -> Room:
         """Returns the room of one value: at most VALUES_MAX and TEXT_MAX, and no more than is left here."""

@@ -159,5 +159,5 @@ def _within(owned: Wanted[K] | None, assigned: Held[K]) -> bool:
 
 
 def indexes_of(assigned: Held[K]) -> dict[K, frozenset[int]]:
-    """Returns an assignment without its epochs. Leaves out keys without partitions."""
+    """Returns the partition indexes of each topic or task group, without their epochs. Leaves out empty ones."""
     return {key: frozenset(partitions) for key, partitions in assigned.items() if partitions}

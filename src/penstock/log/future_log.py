@@ -84,7 +84,7 @@ class FutureLog:
             self.cut_at = None
 
     def start_over(self, offset: int) -> None:
-        """Removes all records of the copy. Copying continues at `offset`, where the current log starts."""
+        """Removes all records of the copy and continues at `offset`, the start of the log that is copied."""
         self.log.truncate_fully_and_start_at(offset)
         self._copied_to = self.cut_at = None
 

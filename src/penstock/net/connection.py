@@ -292,7 +292,7 @@ class Connection(asyncio.BufferedProtocol):
             self._head = bytes(view[position:count])
 
     def _keep_rest(self, rest: bytes) -> None:
-        """Keeps the unprocessed bytes of a read, because one read may contain thousands of tiny requests."""
+        """Keeps the bytes of a read whose requests have to wait: a read may contain thousands of tiny requests."""
         self._rest = rest
         self._queued_bytes += len(rest)
         self._server.budget.take(len(rest))

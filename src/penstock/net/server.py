@@ -330,7 +330,7 @@ class Server:
         self.watch_slow_readers()
 
     def cut_slow_readers(self) -> None:
-        """Closes the connections with the oldest unread responses, if responses take more than twice their limit."""
+        """If unread responses use more than twice their limit, closes the connections with the oldest of them."""
         if not self.unsent.overdrawn:
             return
         excess = self.unsent.used - self.unsent.limit

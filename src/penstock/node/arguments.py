@@ -38,7 +38,7 @@ def keyword_configs(keywords: Mapping[str, Value]) -> dict[str, str]:
     `retention_ms=1000`."""
     for name, value in keywords.items():
         if isinstance(value, Mapping):
-            raise TypeError(f"{name} is {value!r}: write each config as a keyword, such as retention_ms=1000")
+            raise TypeError(f"{name}={value!r} is a mapping: write each config as a keyword, such as retention_ms=1000")
     return topic_configs({name.replace("_", "."): value for name, value in keywords.items()})
 
 

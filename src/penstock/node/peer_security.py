@@ -91,7 +91,7 @@ def _login(settings: Settings, listener: str, mechanism_property: str) -> AnyLog
     if entry is None or "username" not in entry.options or "password" not in entry.options:
         raise ListenerError(
             f"listener {listener}: this node needs a login of its own; set "
-            f'listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config to ... required username="NAME" '
+            f'listener.name.{listener.lower()}.{mechanism.lower()}.sasl.jaas.config to MODULE required username="NAME" '
             'password="PASSWORD";'
         )
     try:

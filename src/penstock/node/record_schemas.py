@@ -1,4 +1,4 @@
-"""Reads where the console finds schemas of records: a directory, and a schema registry."""
+"""Reads the settings that name the places of record schemas: a directory and a schema registry."""
 
 from __future__ import annotations
 

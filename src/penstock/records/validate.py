@@ -178,7 +178,8 @@ def validate_produced(
 ) -> LeaderBatch:
     """Validates a client's batch, and returns it with `base_offset`. Raises KafkaError if the batch is refused.
 
-    `prepared` is the result of examining this batch after an UnpackFirstError; it is ignored if the rules have changed.
+    Raises UnpackFirstError if the records have to be unpacked: the caller unpacks them in a thread and calls again with
+    the result, `prepared`. If `rules` have changed since then, the result is ignored.
     """
     view = memoryview(records)
     size = len(view)

@@ -130,8 +130,8 @@ class SharePartition:
         return acquiring.ranges
 
     def _skip(self, first: int, stop: int, limits: ShareLimits) -> bool:
-        """Archives offsets without a record to deliver. Returns False if the group already holds its maximum number of
-        records."""
+        """Archives offsets at which no record can be delivered. Returns False if the group already holds its maximum
+        number of records."""
         if first >= stop:
             return True
         window = self.window
@@ -422,7 +422,7 @@ class SharePartition:
                     self.window.fill(run.first, run.stop, ARCHIVING, run.deliveries, -run.owner)
 
     def dying(self, most: int) -> list[Run]:
-        """Returns up to `most` archiving records whose dead letters may be written, because their state is stored."""
+        """Returns up to `most` records that wait for their dead letters and whose state ARCHIVING is stored."""
         found: list[Run] = []
         first = self.window.first_in(ARCHIVING, self.window.start)
         for run in self.window.runs(first, self.window.end) if first is not None else ():

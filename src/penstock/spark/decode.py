@@ -194,11 +194,11 @@ def _guessed(chunk: list[Any], places: list[int], raw: Raw, data: Array) -> list
 
 
 def _measured(found: list[Array], limits: list[int], data: Array) -> tuple[Array, Array, Array]:
-    """Returns, for every record, its start, its end, and a flag that is set if its position is wrong.
+    """Reads the length field at each position of `found`, where records are assumed to begin.
 
-    `found` has the assumed positions of the records. A start is the position after a record's length field. A flag is
-    set if a record does not end at the assumed position of the next record. If no flag is set, all positions are right:
-    the first position of a batch is known, and the length of each record gives the next position.
+    Returns three arrays with an element for each record: the position after its length field, its end, and True if it
+    does not end where the next record is assumed to begin. If no element is True, all assumed positions are right,
+    because the first position of each batch is known.
     """
     firsts = np.concatenate(found) if len(found) > 1 else found[0]
     length, starts = read_varints(data, firsts)

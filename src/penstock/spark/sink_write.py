@@ -70,7 +70,7 @@ def write_plain(options: SinkOptions, task: Task, batches: Iterator[Any]) -> Sin
 def write_prepared(options: SinkOptions, task: Task, batches: Iterator[Any], *, two_phase: bool) -> SinkMessage:
     """Writes rows in a transaction and leaves it open. Returns the message that tells the driver about the transaction.
 
-    With `two_phase`, the transaction stays open until the driver ends it; otherwise until its timeout.
+    The driver ends the transaction. Without `two_phase`, the broker aborts it if its timeout expires first.
     """
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None:

@@ -90,6 +90,6 @@ class Transaction:
 def used_up(epoch: int) -> bool:
     """Returns True if a producer with this epoch has only the last epoch left.
 
-    The last epoch is reserved: it is used only to fence the producer with the epoch before it.
+    The last epoch is reserved: it is used only to fence the producer that has the second last epoch.
     """
     return epoch >= MAX_PRODUCER_EPOCH - 1

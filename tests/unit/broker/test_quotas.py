@@ -201,7 +201,7 @@ def test_throttled_fetch_gets_an_empty_response_and_its_bytes_are_not_counted() 
     assert enforced.record_fetch(request(), 100) == 0
 
 
-def test_batch_larger_than_the_quota_of_a_window_passes_if_no_other_bytes_count() -> None:
+def test_fetch_larger_than_a_whole_quota_window_is_not_throttled_if_it_is_the_first_in_the_window() -> None:
     enforced = quotas({((USER, "u"),): {"consumer_byte_rate": 100.0}})
     assert enforced.record_fetch(request(), 5000) == 0
     assert enforced.record_fetch(request(now_ms=START + 1), 1) > 0

@@ -36,8 +36,8 @@ def test_values_are_printed_decoded_and_others_as_they_are_with_a_reason(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["-s", "thrift"], "-s thrift is no view"),
-        (["-s", "header=avro"], "is no view"),
+        (["-s", "thrift"], "-s thrift is no format"),
+        (["-s", "header=avro"], "is no format"),
         (
             ["-s", "avro", "-r", "registry:8081"],
             "-r registry:8081 can't be used: the URL is not an http:// or https:// URL",

@@ -149,7 +149,7 @@ def test_numbers_outside_of_a_logical_type_stay_numbers() -> None:
     assert decoded({"type": "int", "logicalType": "time-millis"}, b"\x01") == -1
 
 
-def test_a_duration_and_a_uuid_are_shown_with_their_parts() -> None:
+def test_avro_duration_is_shown_as_months_days_and_ms_and_uuid_in_its_usual_form() -> None:
     duration = {"type": "fixed", "name": "d", "size": 12, "logicalType": "duration"}
     assert decoded(duration, struct.pack("<III", 1, 2, 3)) == {"months": 1, "days": 2, "milliseconds": 3}
     identity = {"type": "fixed", "name": "u", "size": 16, "logicalType": "uuid"}

@@ -134,7 +134,7 @@ def test_recreated_log_has_no_records_of_the_deleted_log_after_a_lack_of_descrip
     assert (found.log_dir, offsets(found)) == (A, [0, 1])
 
 
-def test_log_that_moved_again_during_a_lack_of_descriptors_is_found_once_after_a_crash() -> None:
+def test_log_whose_old_copies_could_not_be_removed_is_found_in_its_last_directory_after_a_crash() -> None:
     logs, log, enough = moved_without_removal(MemoryDisk(), count=3)
     enough()
     end = log.log_end_offset

@@ -33,7 +33,7 @@ def test_plain_http_is_accepted_for_loopback_addresses(url: str) -> None:
         "http://[::2]/k",
     ],
 )
-def test_plain_http_is_refused_for_other_hosts(url: str) -> None:
+def test_plain_http_url_is_refused_unless_its_host_is_the_loopback(url: str) -> None:
     with pytest.raises(ValueError, match="is not protected"):
         Document(url, 10)
 

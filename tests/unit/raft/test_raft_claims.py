@@ -267,7 +267,7 @@ def test_node_that_returns_with_another_directory_is_listed_as_one_observer() ->
     assert [one.key.directory_id for one in replicas.observers(voters)] == [b"\x02" * 16]
 
 
-def test_replicas_with_forged_directories_of_a_static_voter_expire_like_observers() -> None:
+def test_fetches_with_forged_directory_ids_of_a_static_voter_leave_a_bounded_number_of_replicas() -> None:
     replicas = Replicas(voter(1).key, since_ms=0)
     voters = VoterSet.of(map(Voter, (1, 2, 3)))
     for number in range(100):

@@ -33,7 +33,7 @@ def test_a_late_fetch_does_not_lower_the_caught_up_time() -> None:
 
 
 @pytest.mark.parametrize("key", [ReplicaKey(1), ReplicaKey(1, b"another directory"[:16]), ReplicaKey(-1)])
-def test_leader_keeps_no_progress_for_its_own_id_or_for_a_client(key: ReplicaKey) -> None:
+def test_leader_tracks_no_fetch_progress_for_itself_or_for_fetches_without_a_replica_id(key: ReplicaKey) -> None:
     replicas = Replicas(ReplicaKey(1), 0)
     replicas.heard(key, 5)
     replicas.fetched(key, 10, 10, 5)

@@ -54,7 +54,7 @@ def with_faults(*texts: str) -> Plan:
         ("/data", "data"),
     ],
 )
-def test_kind_of_a_file_is_named_after_the_content_of_the_file(path: str, kind: str) -> None:
+def test_file_kind_follows_from_the_path_of_the_file(path: str, kind: str) -> None:
     assert file_kind(path).name == kind
 
 

@@ -133,7 +133,7 @@ def test_a_producer_that_starts_when_epochs_are_used_up_gets_a_new_producer_id()
     assert driver.init() == Answer(NONE, 1001, 0)
 
 
-def test_continuing_producer_can_retry_after_its_epochs_are_used_up() -> None:
+def test_init_producer_id_at_the_last_epoch_can_be_repeated_and_gives_the_same_new_producer_id() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)

@@ -1,4 +1,7 @@
-"""Runs the guard of one node: starts its parts, emits events for findings, and keeps suspicions for the controller."""
+"""Runs the guard, which searches for damaged and lying replicas, on one node: starts its parts and emits its events.
+
+The guard keeps what it suspects of other nodes until the controller asks for it.
+"""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ class Faults:
         self.rules = ()
 
     def release(self) -> None:
-        """Ends the wait of connections that are kept silent because their reply was lost, so that they can close.
+        """Lets connections close on which a fault rule suppressed a reply: they were kept open and silent.
 
         Call it on the node's event loop.
         """

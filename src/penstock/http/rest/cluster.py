@@ -137,7 +137,7 @@ def _quorum(broker: Broker) -> dict[str, Any]:
 
 
 async def force_election(service: Service, call: Call) -> Any:
-    """Elects the preferred leaders of the named partitions; without partitions, the quorum's leader resigns."""
+    """Elects the preferred leaders of the given partitions. If none are given, the quorum's leader resigns."""
     partitions = call.body.get("partitions")
     if partitions is not None:
         kind = UNCLEAN if call.body.get("unclean", False) else PREFERRED

@@ -128,10 +128,9 @@ def is_eligible(image: MetadataImage, broker_id: int, epoch: int) -> bool:
 def _next_epoch(topic_id: bytes, index: int) -> PartitionChangeRecord:
     """Returns a record that only increments the partition epoch. Used after a request that named an ineligible replica.
 
-    The refused request may be a retry, and its first attempt, with the same partition epoch, may still be on the way.
-    If the first attempt arrived later, the replica could be eligible again, although the leader no longer has it in its
-    ISR. Because of the new partition epoch, the controller refuses the first attempt. (Kafka does not increment the
-    epoch, and would grant the first attempt.)
+    The leader may have sent the refused request twice, and the other copy may arrive when the replica is eligible
+    again. The new partition epoch makes the controller refuse this copy: the leader has the replica no longer in its
+    ISR. (Kafka does not increment the epoch, and would grant the copy.)
     """
     return PartitionChangeRecord(partition_id=index, topic_id=topic_id)
 

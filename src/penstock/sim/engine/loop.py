@@ -190,7 +190,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return False
 
     def set_debug(self, enabled: bool) -> None:
-        """Does nothing: debug mode reads real clocks."""
+        """Does nothing: asyncio's debug mode would read the real clock."""
 
     def is_running(self) -> bool:
         return not self.dead

@@ -116,7 +116,7 @@ def _renamed(name: str, package: str = OTHER) -> str:
 
 
 class _OtherVersion(MetaPathFinder, Loader):
-    """Finds and loads the modules below `OTHER`."""
+    """Finds and loads the modules of the other version of this package, under the package name `OTHER`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -77,7 +77,7 @@ class CaughtRequest:
 
 
 def request_in(data: bytes, api_key: int) -> Any:
-    """Returns the request at the start of `data`; None if it belongs to another API."""
+    """Returns the request at the start of `data`; None if it is not a request of the API `api_key`."""
     frame = data[SIZE_BYTES:]
     if len(frame) < SIZE_BYTES or int.from_bytes(frame[:2], "big") != api_key:
         return None

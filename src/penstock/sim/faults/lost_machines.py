@@ -57,8 +57,8 @@ class LostMachines:
         return {machine: kind for machine, (kind, _) in self._lost.items()}
 
     def covered(self, machine: Machine, kind: str) -> bool:
-        """True if acknowledged records survive the loss of this machine too, besides the machines that have not
-        recovered."""
+        """Returns True if acknowledged records survive when this machine is lost in addition to the machines that have
+        not recovered yet."""
         if not machine.holds_partitions and kind == POWER:
             return True  # metadata is always synced
         if kind == POWER and self._plan.fsync_everywhere:

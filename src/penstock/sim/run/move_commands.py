@@ -1,4 +1,4 @@
-"""Implements scenario commands for log directories: moves of replicas, failing disks, and crashes at a disk change."""
+"""Implements scenario commands for log directories: moves of replicas, failing disks, crashes during a write."""
 
 from __future__ import annotations
 

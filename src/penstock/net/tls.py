@@ -44,7 +44,10 @@ class Material:
 def read_material(properties: Mapping[str, str], read: Callable[[str], bytes]) -> Material:
     """Reads the key store and the trust store that are configured in the properties. Raises TlsError."""
     key, chain, key_password = _identity(properties, read)
-    return Material(key, chain, _trusted(properties, read), key_password)
+    trusted = _trusted(properties, read)
+    if trusted is not None and not trusted.strip():  # such as a file that is being written
+        raise TlsError("The trust store has no certificate: put the certificate authority of the peers into it.")
+    return Material(key, chain, trusted, key_password)
 
 
 def _identity(properties: Mapping[str, str], read: Callable[[str], bytes]) -> tuple[str | None, str | None, str | None]:
@@ -296,11 +299,17 @@ class TlsSource:
         """Makes the first context. Raises TlsError if TLS can't work with these properties."""
         self._properties = dict(properties)
         self._maker = make
+        #: True if nodes connect to each other with these stores: a change is then refused unless the changed trust
+        #: store accepts the changed key store.
+        self.among_nodes = False
         self._stamp = self._stamps()
         self.context = self._make(self._properties)
 
     def _make(self, properties: Mapping[str, str]) -> ssl.SSLContext:
-        return self._maker(properties, read_material(properties, read_file))
+        material = read_material(properties, read_file)
+        if self.among_nodes and material.key is not None and material.trusted is not None:
+            check_trust(server_context(properties, material), client_context(properties, material))
+        return self._maker(properties, material)
 
     def reconfigure(self, properties: Mapping[str, str]) -> bool:
         """Uses new properties. Returns True if they led to a new context.

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
+from penstock.net.tls import TlsSource
+
 if TYPE_CHECKING:
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import MetadataImage
@@ -22,10 +24,15 @@ class Certificates:
     def __init__(
         self,
         settings: Settings,
-        listeners: Collection[ListenerSecurity | HttpSecurity],
+        listeners: Mapping[str, ListenerSecurity | HttpSecurity],
         peers: Collection[PeerSecurity],
     ) -> None:
-        self._settings, self._listeners, self._peers = settings, listeners, peers
+        """Watches the stores of the listeners, by name, and of the connections to other nodes."""
+        self._settings, self._listeners, self._peers = settings, listeners.values(), peers
+        for peer in peers:
+            for source in (peer.tls, getattr(listeners.get(peer.listener), "tls", None)):
+                if isinstance(source, TlsSource):
+                    source.among_nodes = True
         #: This node's dynamic configs in its own metadata log; None once the settings have those of an image.
         self._stored: Mapping[str, str] | None = None
 

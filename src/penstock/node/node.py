@@ -134,7 +134,7 @@ class Node:
             pipelines=pipelines,
         )
         protected: dict[str, ListenerSecurity | HttpSecurity] = {**self._security, **self.http.securities}
-        self._certificates = Certificates(settings, protected.values(), self._peers)
+        self._certificates = Certificates(settings, protected, self._peers)
         settings.check_own = partial(check_own_tls, settings, protected, self._peers)
         self._open = asyncio.Event()
         self._ready = asyncio.Event()

@@ -27,13 +27,13 @@ class PeerSecurity:
         protocol = protocol_of(settings, listener)
         self.listener = listener
         self.credentials = Credentials()
-        self._source: TlsSource | None = None
+        self.tls: TlsSource | None = None
         if is_tls(protocol):
             try:
-                self._source = TlsSource(tls_properties(settings, listener), client_context)
+                self.tls = TlsSource(tls_properties(settings, listener), client_context)
             except TlsError as problem:
                 raise ListenerError(f"listener {listener}: {problem}") from None
-            self.credentials.tls = self._source.context
+            self.credentials.tls = self.tls.context
         if is_sasl(protocol):
             self.credentials.login = _login(settings, listener, mechanism_property)
 
@@ -42,7 +42,7 @@ class PeerSecurity:
 
         If `own` is given, uses these configs instead of the dynamic configs of this broker.
         """
-        source = self._source
+        source = self.tls
         if source is not None and renewed(source, settings, own, self.listener, f"the client for {self.listener}"):
             self.credentials.tls = source.context
 

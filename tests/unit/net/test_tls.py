@@ -256,6 +256,15 @@ def test_new_connections_get_the_renewed_certificate_and_a_broken_certificate_is
     asyncio.run(scenario())
 
 
+def test_trust_store_file_that_is_empty_while_it_is_written_is_not_used(identity: Identity, tmp_path: Path) -> None:
+    source = TlsSource({**stores(identity, tmp_path)["pem"], "ssl.client.auth": "required"})
+    before = source.context
+    (tmp_path / "ca.pem").write_text("")
+    with pytest.raises(TlsError, match="trust store has no certificate"):
+        source.refresh()
+    assert source.context is before
+
+
 def test_tls_connections_count_toward_the_limits_before_their_handshake_is_complete(
     identity: Identity, tmp_path: Path
 ) -> None:

@@ -161,3 +161,25 @@ def test_node_uses_a_renewed_certificate_also_for_its_connections_to_other_nodes
         assert await server_name(port, authority.trusting) == "renewed"
 
     with_node(scenario, {"ssl.keystore.location": first, "ssl.truststore.location": str(authority.file)})
+
+
+def test_changed_files_that_other_nodes_would_not_accept_are_not_used_until_the_trust_store_accepts_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority, other = Authority(tmp_path, "ca"), Authority(tmp_path, "other")
+    first = authority.store("first.pem", "first")
+
+    async def scenario(node: Node, port: int) -> None:
+        before = node._peers[0].credentials.tls
+        other.store("first.pem", "strange")
+        node._certificates.renew()
+        assert await server_name(port, authority.trusting) == "first"
+        assert node._peers[0].credentials.tls is before
+        assert caplog.text.count("would not accept each other") == 2  # the listener, and the client of other nodes
+        trusting = authority.trusting, other.trusting
+        authority.file.write_text(authority.file.read_text() + other.file.read_text())
+        node._certificates.renew()
+        assert await server_name(port, trusting[1]) == "strange"
+        assert node._peers[0].credentials.tls is not before
+
+    with_node(scenario, {"ssl.keystore.location": first, "ssl.truststore.location": str(authority.file)})

@@ -7,32 +7,39 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from penstock.client.connection import ConnectionSettings
     from penstock.records.record import Record
 
 READ_LIMIT_S = 100.0
 
 
 async def create_topics(
-    bootstrap: str, topics: Mapping[str, int], replication_factor: int, configs: Mapping[str, str] | None
+    bootstrap: str,
+    topics: Mapping[str, int],
+    replication_factor: int,
+    configs: Mapping[str, str] | None,
+    settings: ConnectionSettings | None = None,
 ) -> None:
     from penstock.client.admin import Admin, NewTopic
     from penstock.client.client import AsyncClient
 
-    async with AsyncClient(bootstrap) as client:
+    async with AsyncClient(bootstrap, settings=settings) as client:
         wanted = [
             NewTopic(name, partitions, replication_factor, configs=configs) for name, partitions in topics.items()
         ]
         await Admin(client).create_topics(wanted)
 
 
-async def read_records(bootstrap: str, topic: str, partition: int | None) -> list[Record]:
+async def read_records(
+    bootstrap: str, topic: str, partition: int | None, settings: ConnectionSettings | None = None
+) -> list[Record]:
     """Returns all records of a topic, or of one partition, up to the current end offset, ordered by partition."""
     from penstock.client.client import AsyncClient
     from penstock.client.consumer import Consumer
     from penstock.client.offsets import list_offsets
     from penstock.protocol.vocabulary import EARLIEST, LATEST
 
-    async with AsyncClient(bootstrap) as client, asyncio.timeout(READ_LIMIT_S):
+    async with AsyncClient(bootstrap, settings=settings) as client, asyncio.timeout(READ_LIMIT_S):
         held = sorted((await client.topic(topic)).partitions)
         if partition is not None and partition not in held:
             raise ValueError(

@@ -24,6 +24,7 @@ from penstock.testing.asking import create_topics, read_records
 from penstock.testing.loop_thread import LoopThread
 
 if TYPE_CHECKING:
+    from penstock.client.connection import ConnectionSettings
     from penstock.client.sync import Client
     from penstock.disk.api import Disk
     from penstock.node.node import Node
@@ -44,13 +45,16 @@ class Broker:
         data: str | os.PathLike[str] | None = None,
         topics: Mapping[str, int] | None = None,
         config: Mapping[str, Value] | None = None,
+        client: Mapping[str, str] | None = None,
         host: str = "127.0.0.1",
         port: int = 0,
         seed: int | None = None,
     ) -> None:
         """Keeps the data in the directory `data`; by default in memory.
 
-        `topics` maps topic names to partition counts. `config` contains server properties.
+        `topics` maps topic names to partition counts. `config` contains server properties. If they secure the
+        listener, `client` contains the security properties of a client, such as `sasl.mechanism`: `client()`,
+        `create_topics()` and `records()` log in with them.
         """
         self._where = "/data" if data is None else os.path.abspath(data)
         self._disk: Disk = (
@@ -58,6 +62,7 @@ class Broker:
         )
         self._topics = partition_counts(topics)
         self._config = {**FOR_TESTS, **properties(config)}
+        self._client = dict(client or {})
         self._host = host
         self._port = port
         self._seed = seed
@@ -163,7 +168,15 @@ class Broker:
         """Returns a connected `penstock.client` client. Close it, or use it in a `with` statement."""
         from penstock.client.sync import Client
 
-        return Client(self.bootstrap)
+        return Client(self.bootstrap, settings=self._connection())
+
+    def _connection(self) -> ConnectionSettings:
+        """Returns the settings with which this object connects to its broker. Raises ClientSecurityError."""
+        from penstock.client.client_security import credentials_of
+        from penstock.client.connection import ConnectionSettings
+
+        found = credentials_of(self._client)
+        return ConnectionSettings(tls=found.tls, login=found.login)
 
     def create_topic(self, name: str, partitions: int = 1, **configs: Value) -> None:
         """Creates a topic. Configs are passed as keywords, with underscores instead of dots: `retention_ms=1000`."""
@@ -171,8 +184,8 @@ class Broker:
 
     def create_topics(self, topics: Mapping[str, int], *, configs: Mapping[str, Value] | None = None) -> None:
         wanted, named = partition_counts(topics), topic_configs(configs)
-        self.run(create_topics(self.bootstrap, wanted, 1, named))
+        self.run(create_topics(self.bootstrap, wanted, 1, named, self._connection()))
 
     def records(self, topic: str, partition: int | None = None) -> list[Record]:
         """Returns all records of a topic, or of one partition, up to the current end offset, ordered by partition."""
-        return self.run(read_records(self.bootstrap, topic, partition))
+        return self.run(read_records(self.bootstrap, topic, partition, self._connection()))

@@ -50,3 +50,19 @@ def test_many_internal_topics_are_requested_in_several_requests_and_refusals_are
     assert creator.asked == [[large // 2, large // 2], [large // 2], [5 * large], [1]]
     assert len(caplog.records) == 1
     assert "5 internal topics can't be created, such as t0" in caplog.text
+
+
+def test_refused_internal_topic_is_requested_again_after_its_pause() -> None:
+    creator = Creator()
+    topics = {"t": InternalTopic("t", 3, 1, {})}
+
+    async def scenario() -> None:
+        tasks = Tasks()
+        internal = InternalTopics(cast(TopicCreator, creator), tasks)
+        for _ in range(2):
+            assert internal.create(topics, 0.0) == {}
+            assert internal.create(topics, 0.0) == {}, "one request at a time"
+            await tasks.ended()
+
+    asyncio.run(scenario())
+    assert creator.asked == [[3], [3]]

@@ -11,9 +11,10 @@ from typing import Any, cast
 import pytest
 
 from penstock.broker.coordinators.marker_sender import Ending, MarkerSender
-from penstock.broker.coordinators.marker_writer import Written
+from penstock.broker.coordinators.marker_writer import MarkerWriter, Written
 from penstock.broker.coordinators.runtime import Phase
 from penstock.broker.handlers.api_27_write_txn_markers import handle as write_txn_markers
+from penstock.clock import ManualClock
 from penstock.metadata.configs.settings import Settings
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_27_write_txn_markers import (
@@ -323,3 +324,31 @@ def test_a_marker_that_is_not_replicated_in_time_is_answered_with_request_timed_
         assert codes == [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("refusal", "end", "written"),
+    [
+        (ErrorCode.INVALID_PRODUCER_EPOCH, 5, True),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, 4, False),
+        (ErrorCode.TRANSACTION_COORDINATOR_FENCED, 5, False),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, 5, False),
+    ],
+)
+def test_refused_marker_waits_only_for_an_earlier_marker_of_its_transaction(
+    refusal: ErrorCode, end: int, written: bool
+) -> None:
+    """Checks that only INVALID_PRODUCER_EPOCH means that the partition may already have the marker, not committed."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise KafkaError(refusal, "no")
+
+    log = SimpleNamespace(high_watermark=4, log_end_offset=end)
+    partition = SimpleNamespace(topic="t", log=log, leader_epoch=2, append=refuse)
+    writer = MarkerWriter(cast(Any, SimpleNamespace(get=lambda *_: partition)), cast(Any, None), ManualClock())
+    if written:
+        assert writer.write("t", 0, 7, 3, EndTxn(True, EPOCH), 2) == Written(cast(Any, partition), 5, 2)
+    else:
+        with pytest.raises(KafkaError) as refused:
+            writer.write("t", 0, 7, 3, EndTxn(True, EPOCH), 2)
+        assert refused.value.code is refusal

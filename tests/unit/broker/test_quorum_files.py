@@ -10,7 +10,9 @@ from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
 from penstock.log.log import AppendOrigin, Log
 from penstock.metadata.checkpoint import checkpoint_name, write_checkpoint
+from penstock.protocol.errors import ErrorCode
 from penstock.raft.log_view import OffsetAndEpoch
+from penstock.raft.messages import SnapshotChunk
 from penstock.raft.voters import Voter, VoterSet
 from penstock.records.build import build_batch
 
@@ -57,3 +59,23 @@ def test_metadata_log_that_continues_after_the_snapshot_is_kept() -> None:
     assert (view.start_offset, view.end_offset, view.last_epoch) == (0, 120, 2)
     view, _ = files.view()
     assert view.end_offset == 120
+
+
+def test_damaged_snapshot_is_not_sent_to_a_replica_and_is_reported() -> None:
+    disk = MemoryDisk()
+    disk.mkdir("/data")
+    snapshot = OffsetAndEpoch(100, 2)
+    files = start_again(disk, open_log(disk), snapshot)
+    path = f"/data/__cluster_metadata-0/{checkpoint_name(*snapshot)}"
+    asked = SnapshotChunk(ErrorCode.NONE, 2, 1, snapshot, max_bytes=1 << 20)
+    damage: list[str] = []
+    whole, _ = files.fill(asked, lambda: damage.append(path))
+    assert isinstance(whole, SnapshotChunk)
+    assert (whole.error, whole.data, damage) == (ErrorCode.NONE, disk.read_bytes(path), [])
+    data = bytearray(whole.data)
+    data[len(data) // 2] ^= 1
+    disk.write_atomic(path, bytes(data))
+    again = QuorumFiles(open_log(disk), disk, ManualClock(), SnapshotStore(disk, "/data/__cluster_metadata-0"), VOTERS)
+    refused, _ = again.fill(asked, lambda: damage.append(path))
+    assert isinstance(refused, SnapshotChunk)
+    assert (refused.error, refused.data, damage) == (ErrorCode.SNAPSHOT_NOT_FOUND, b"", [path])

@@ -4,11 +4,19 @@ from typing import Any
 import pytest
 from consumer_driver import REVOKE_MS, SESSION_MS, ConsumerDriver, error, shares
 
+from penstock.groups import offset_requests
 from penstock.groups.config import GroupConfig
 from penstock.groups.consumer import advance
 from penstock.groups.consumer.subscribe import MAX_PATTERNS, metadata_hash
+from penstock.groups.txn_offsets import commit_in_transaction
 from penstock.metadata.image import MetadataImage
-from penstock.protocol.errors import ErrorCode
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_09_offset_fetch import OffsetFetchRequestGroup
+from penstock.protocol.messages.api_28_txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 
 
 def settled_pair(driver: ConsumerDriver) -> int:
@@ -272,6 +280,47 @@ def test_only_members_with_the_current_epoch_can_commit_and_fetch_offsets() -> N
     driver.beat("a", -1)
     assert driver.commit({("t", 0): 7}) == [ErrorCode.NONE]
     assert driver.fetch() == {("t", 0): 7}
+
+
+def test_offset_fetch_with_a_member_epoch_is_answered_only_if_a_member_has_this_epoch() -> None:
+    driver = ConsumerDriver()
+    epoch = driver.enter("a").member_epoch
+
+    def fetched(member_id: str | None, member_epoch: int) -> ErrorCode:
+        request = OffsetFetchRequestGroup(group_id="g", member_id=member_id, member_epoch=member_epoch)
+        try:
+            offset_requests.fetch(driver.shard, request, False)
+        except KafkaError as refused:
+            return refused.code
+        return ErrorCode.NONE
+
+    assert fetched("a", epoch) is ErrorCode.NONE
+    assert fetched(None, -1) is ErrorCode.NONE, "an administrator"
+    assert fetched(None, epoch) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert fetched("b", epoch) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert fetched("a", epoch + 1) is ErrorCode.STALE_MEMBER_EPOCH
+
+
+def test_transactional_commit_with_a_stale_member_epoch_is_refused() -> None:
+    driver = ConsumerDriver()
+    epoch = driver.enter("a").member_epoch
+
+    def sent(member_id: str, generation: int) -> ErrorCode:
+        partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+        request = TxnOffsetCommitRequest(
+            group_id="g",
+            producer_id=5,
+            member_id=member_id,
+            generation_id=generation,
+            topics=[TxnOffsetCommitRequestTopic(name="t", partitions=[partition])],
+        )
+        return driver.run(lambda turn: commit_in_transaction(driver.shard, turn, request))["t", 0]
+
+    assert sent("a", epoch) is ErrorCode.NONE
+    assert sent("a", epoch + 1) is ErrorCode.ILLEGAL_GENERATION
+    assert sent("a", epoch - 1) is ErrorCode.ILLEGAL_GENERATION
+    assert sent("b", epoch) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert sent("", -1) is ErrorCode.NONE, "a producer that names no member"
 
 
 def test_a_member_one_epoch_behind_may_commit_only_for_partitions_it_still_holds() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,16 +100,18 @@ def test_streams_assignor_gives_a_new_member_no_more_than_an_equal_share_of_task
         assert tasks_of(after[name], Role.ACTIVE) <= tasks_of(before[name], Role.ACTIVE), "tasks only move to `new`"
 
 
-def test_member_with_a_standby_gets_the_active_task_when_its_old_owner_leaves() -> None:
-    topology = {"0": SubtopologySpec(3, True)}
-    members = {"a": "pa", "b": "pb", "c": "pc"}
+@pytest.mark.parametrize("gone", ["a", "b", "c", "d"])
+def test_member_with_a_standby_gets_the_active_task_when_its_old_owner_leaves(gone: str) -> None:
+    topology = {"0": SubtopologySpec(4, True)}
+    members = {name: f"p{name}" for name in "abcd"}
     before = assigned(members, topology, 1)
+    left = {name: process for name, process in members.items() if name != gone}
     heirs = {
         task: name
-        for task in tasks_of(before["a"], Role.ACTIVE)
-        for name in ("b", "c")
+        for task in tasks_of(before[gone], Role.ACTIVE)
+        for name in left
         if task in tasks_of(before[name], Role.STANDBY)
     }
-    after = assigned({"b": "pb", "c": "pc"}, topology, 1, before)
+    after = assigned(left, topology, 1, before)
     assert heirs
     assert all(task in tasks_of(after[name], Role.ACTIVE) for task, name in heirs.items())

@@ -143,6 +143,17 @@ def test_the_last_stable_offset_waits_for_the_oldest_open_transaction() -> None:
     assert log.last_stable_offset == 6
 
 
+def test_records_of_a_committed_transaction_are_not_stable_until_its_marker_is_committed() -> None:
+    log = new_log()
+    append(log, idempotent(0, transactional=True, producer=1))
+    end(log, committed=True, producer=1)
+    stable = []
+    for high_watermark in (1, 2):
+        log.update_high_watermark(high_watermark)
+        stable.append(log.last_stable_offset)
+    assert stable == [0, 2]
+
+
 def test_the_last_stable_offset_is_never_below_the_log_start() -> None:
     log = new_log()
     append(log, idempotent(0, transactional=True))

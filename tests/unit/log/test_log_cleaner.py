@@ -17,6 +17,7 @@ from penstock.log.cleaner import Cleaner
 from penstock.log.compaction import AbandonedError, compact
 from penstock.log.log import AppendOrigin, Log
 from penstock.log.manager import LogManager
+from penstock.log.swap import finish_swaps
 from penstock.metadata.configs.topic import LogConfig
 from penstock.records.build import build_batch
 from penstock.records.control import EndTxn, build_end_txn
@@ -308,6 +309,18 @@ def test_crash_at_any_write_of_a_compaction_keeps_the_last_value_of_each_key(ste
         assert {key: (offset, value) for offset, key, value in survived} == latest
         names = again.disk.listdir(f"{ROOT}/t-0")
         assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted"))]
+
+
+def test_start_that_finishes_a_swap_removes_all_indexes_of_the_replaced_segments() -> None:
+    disk = MemoryDisk()
+    disk.mkdir("/t-0")
+    for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+        disk.write_new(f"/t-0/{0:020d}{suffix}", b"old")
+    for suffix in (".log", ".index", ".timeindex"):
+        disk.write_new(f"/t-0/{0:020d}{suffix}.swap", b"")
+    left = finish_swaps(disk, "/t-0", set(disk.listdir("/t-0")))
+    assert left == {f"{0:020d}{suffix}" for suffix in (".log", ".index", ".timeindex")}
+    assert {disk.read_bytes(f"/t-0/{name}") for name in left} == {b""}
 
 
 def test_log_deleted_while_it_is_compacted_leaves_no_files() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from log_harness import TOPIC_ID, finish, manager, new_log, produce, run
+from log_harness import TOPIC_ID, finish, manager, new_log, offsets, produce, run
 
 from penstock.clock import ManualClock
 from penstock.disk.api import DiskError
@@ -199,6 +199,22 @@ def test_all_files_below_the_recovery_point_are_synced() -> None:
         inode = disk.inode(f"{log.path}/{name}")
         assert not inode.pending, name
         assert inode.data == after_power_loss.inode(f"{log.path}/{name}").data
+
+
+def test_records_in_a_new_segment_survive_a_power_loss_once_their_fsync_is_confirmed() -> None:
+    disk = MemoryDisk(crashable=True)
+    disk.mkdir("/logs")
+    logs = manager(disk)
+    log = new_log(LogConfig(segment_bytes=200, flush_messages=1), logs)
+    run(logs.save_checkpoints())
+    while len(log.segments) < 3:
+        produce(log)
+        run(log.flushed(log.log_end_offset))
+        survivor = disk.volume.copied()
+        survivor.lose_power(Random(1), Severity.EVERYTHING)
+        found = manager(MemoryDisk(volume=survivor)).get("t", 0)
+        assert found is not None
+        assert offsets(found) == list(range(log.log_end_offset))
 
 
 def test_log_is_queued_for_a_flush_after_flush_messages_records_or_many_unflushed_bytes() -> None:

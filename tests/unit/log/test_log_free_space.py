@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
+from log_harness import finish
 
 from penstock.disk.memory import MemoryDisk
+from penstock.log.directory import LogDir
 from penstock.log.free_space import FreeSpace
 from penstock.protocol.errors import ErrorCode, KafkaError
 
@@ -70,3 +74,23 @@ def test_error_at_the_free_space_limit_contains_directory_and_limit_and_remedy(
         with pytest.raises(KafkaError, match=r"/a is nearly full: it has 500 bytes left, .*=600: delete records"):
             found.take("/a", 1)
     assert len(caplog.records) == 1
+
+
+class NearlyFullDisk(MemoryDisk):
+    """Simulates three volumes with different free space: the last one does not tell it."""
+
+    def free_bytes(self, path: str) -> tuple[int, int]:
+        return 10_000, {"/a": 1000, "/b": 500, "/c": -1}[path]
+
+
+def test_reading_of_the_free_space_covers_every_directory_that_is_online() -> None:
+    disk = NearlyFullDisk()
+    found = FreeSpace(disk)
+    directories = [LogDir(disk, path) for path in ("/a", "/b", "/c")]
+    finish(found.look(directories, 600))
+    assert list(found.watched) == ["/a", "/b"]
+    assert list(found.short()) == ["/b"]
+    directories[0].failure = OSError(errno.EIO, "input/output error")
+    finish(found.look(directories, 400))
+    assert list(found.watched) == ["/b"]
+    assert not found.short()

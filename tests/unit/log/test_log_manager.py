@@ -196,6 +196,21 @@ def test_two_logs_with_the_same_name_are_both_strays_if_their_topics_do_not_exis
     assert [name.rpartition("-")[2] for name in left] == ["stray", "stray"]
 
 
+def test_all_logs_with_the_name_of_a_deleted_partition_are_put_aside_with_it() -> None:
+    disk = MemoryDisk()
+    logs = manager(disk, dirs=THREE)
+    for slot, topic_id in ((2, TOPIC_ID), (1, OTHER_ID)):
+        produce(logs.create("t", topic_id, 0, LogConfig(), directory_id=logs.dirs[slot].directory_id), 2)
+        logs.take_offline(logs.dirs[slot], OSError(errno.EIO, "broken"))
+        logs.delete("t", 0)
+    produce(logs.create("t", bytes(15) + b"\x07", 0, LogConfig()), 2)
+    run(logs.close())
+    assert all(disk.exists(f"{path}/t-0") for path in THREE)
+    logs = manager(disk, dirs=THREE)
+    logs.delete("t", 0)
+    assert not [path for path in THREE if disk.exists(f"{path}/t-0")]
+
+
 def test_a_second_log_of_the_same_topic_is_refused() -> None:
     disk = MemoryDisk()
     two_namesakes(disk)

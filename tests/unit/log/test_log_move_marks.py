@@ -14,7 +14,7 @@ from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.volume import Severity
 from penstock.log import moved_mark
-from penstock.log.directory import DELETE_SUFFIX
+from penstock.log.directory import DELETE_SUFFIX, LogDir
 from penstock.log.manager import DirectoryError, LogManager
 from penstock.protocol.errors import ErrorCode, KafkaError
 from tools.examples import examples
@@ -81,6 +81,18 @@ def test_the_old_log_is_served_once_the_target_of_its_move_is_replaced() -> None
     produce(found, 1, epoch=5)
     move(logs, found)
     assert found.log_dir == B
+
+
+def test_leaving_mark_of_a_log_that_is_served_again_does_not_come_back_after_a_power_loss() -> None:
+    disk = MemoryDisk(crashable=True)
+    disk.mkdir(A)
+    disk.mkdir(f"{A}/t-0")
+    moved_mark.write_leaving(disk, f"{A}/t-0", OTHER_ID)
+    disk.sync_volume(A)
+    assert moved_mark.stays(disk, f"{A}/t-0", [LogDir(disk, A)])
+    survivor = disk.volume.copied()
+    survivor.lose_power(Random(1), Severity.EVERYTHING)
+    assert not moved_mark.read_leaving(MemoryDisk(volume=survivor), f"{A}/t-0")
 
 
 def test_start_fails_if_the_target_disk_comes_back_after_the_old_log_was_served_again() -> None:

@@ -11,6 +11,7 @@ from log_harness import TOPIC_ID, batch, check_indexes, finish, manager, offsets
 
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk, MemoryFile
+from penstock.log.checkpoints import parse_offsets, render_offsets
 from penstock.log.log import AppendOrigin, Log
 from penstock.log.manager import LogManager
 from penstock.metadata.configs.topic import LogConfig
@@ -346,17 +347,30 @@ def test_lost_leader_epochs_are_rebuilt_from_the_batches() -> None:
     assert log.epochs.entries == [(0, 0), (1, 2), (2, 4)]
 
 
-def test_log_that_lost_all_its_records_continues_at_its_start_offset() -> None:
+@pytest.mark.parametrize("start", [11, 18])
+def test_log_that_lost_all_its_records_continues_at_its_start_offset(start: int) -> None:
     disk = MemoryDisk()
     logs, log = started(disk)
     for _ in range(4):
         produce(log, 5)
-    log.advance_log_start_offset(18)
+    log.advance_log_start_offset(start)
     logs.write_checkpoints()
     logs.abandon()
     data = disk.inode("/logs/t-0/00000000000000000000.log").data
     del data[len(data) // 2 :]
     _, log = started(disk)
-    assert (log.log_start_offset, log.log_end_offset, log.size) == (18, 18, 0)
-    assert produce(log) == 18
-    assert log.segments.bases == [18]
+    assert (log.log_start_offset, log.log_end_offset, log.size) == (start, start, 0)
+    assert produce(log) == start
+    assert log.segments.bases == [start]
+
+
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "cleaner-offset-checkpoint"])
+def test_start_lowers_a_checkpoint_that_is_beyond_the_end_of_the_log(name: str) -> None:
+    disk = MemoryDisk()
+    logs, log = started(disk)
+    produce(log, 5)
+    logs.write_checkpoints()
+    logs.abandon()
+    disk.write_atomic(f"/logs/{name}", render_offsets({("t", 0): 9}))
+    started(disk)
+    assert parse_offsets(disk.read_bytes(f"/logs/{name}")).get(("t", 0), 0) <= 5

@@ -319,3 +319,8 @@ def test_added_replicas_get_a_directory_of_their_broker_and_existing_replicas_ke
     brokers[4] = replace(brokers[4], log_dirs=(DISK, OTHER_DISK))
     after = changed(replace(image, brokers=brokers), replicas=[3, 4, 2, 1], adding=[3, 4])
     assert after.directories == (DISK, UNASSIGNED_DIRECTORY, OTHER_DISK, DISK)
+
+
+def test_change_that_repeats_the_recovery_state_of_the_leader_writes_no_record() -> None:
+    image = image_of(partition("123"))
+    assert Change(image, image.topics["t"], 0, recovery_state=0).record() is None

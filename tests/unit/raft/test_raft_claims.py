@@ -214,6 +214,16 @@ def test_candidate_outside_the_known_voter_set_gets_the_vote_once_the_leader_is_
     assert raft.core.saved == QuorumState(2, -1, voter(4).key)
 
 
+def test_leader_is_not_suspected_because_a_fetch_timed_out_on_an_open_connection() -> None:
+    raft = follower_of_two()
+    state = raft.core.state
+    assert isinstance(state, Follower)
+    deadline_ms = state.deadline_ms
+    do(raft, SendFailed(max(raft.core.peers._flights)), 0)
+    assert state.deadline_ms == deadline_ms
+    assert asked(raft, vote_of(voter(4).key, 2)) is ErrorCode.INCONSISTENT_VOTER_SET
+
+
 def test_quorum_with_static_voters_refuses_candidates_and_leaders_that_are_not_voters() -> None:
     raft = replica(1, 2, 3, dynamic=False)
     assert asked(raft, vote_of(voter(4).key, 2)) is ErrorCode.INCONSISTENT_VOTER_SET

@@ -6,8 +6,6 @@ Screenshots of all pages, light and dark, are kept in the directory that CONSOLE
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from console_page import IN_BROWSER, Console, chromium, playwright
 
 from penstock.client.group_admin import GroupAdmin
 from penstock.client.producer import ProducerSettings
@@ -23,16 +22,7 @@ from penstock.protocol.vocabulary import ConfigOperation, ResourceType
 from penstock.records.varint import varint
 from penstock.testing import Cluster
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: run `make test-browser`")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: run `make test-browser`"),
-    # Playwright's own event loop leaves sockets of its driver behind.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"),
-]
+pytestmark = IN_BROWSER
 
 EVIL = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
 GROUP = "billing/<b>night</b>"
@@ -58,8 +48,6 @@ PAGES = (
 )
 #: Pages that say that there is nothing: no operation, pipeline and user exists.
 WITHOUT_ROWS = ("moves", "pipelines", "access")
-SHOTS = Path(os.environ.get("CONSOLE_SCREENSHOTS", "build/console"))
-LIMIT_MS = 60_000
 
 
 @contextmanager
@@ -132,52 +120,15 @@ def cluster(schemas: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        )
+    with chromium() as running:
         yield running
-        running.close()
-
-
-class Console:
-    """A page of the browser that shows the console of node 1, and fails the test if a script fails."""
-
-    def __init__(self, browser: Any, cluster: Cluster, scheme: str = "light") -> None:
-        self.url = str(cluster.node(1).http.url)
-        context = browser.new_context(
-            color_scheme=scheme, viewport={"width": 1360, "height": 900}, accept_downloads=True
-        )
-        self.page = context.new_page()
-        self.page.set_default_timeout(LIMIT_MS)
-        self.failures: list[str] = []
-        self.page.on("pageerror", lambda error: self.failures.append(str(error)))
-        self.page.on("console", self._said)
-        self.context = context
-
-    def _said(self, line: Any) -> None:
-        # The browser also reports answers of the node that are no success; the page shows these to the user.
-        if line.type == "error" and "Failed to load resource" not in line.text:
-            self.failures.append(line.text)
-
-    def open(self, where: str) -> Any:
-        self.page.goto(f"{self.url}#/{where}")
-        self.page.wait_for_selector("main h1, main .cards")
-        return self.page
-
-    def close(self) -> None:
-        hacked = self.page.evaluate("window.hacked")
-        self.context.close()
-        assert hacked is None, "a name or a value was run as a script"
-        assert self.failures == []
 
 
 @pytest.fixture
 def console(browser: Any, cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Console]:
-    opened = Console(browser, cluster)
+    opened = Console(browser, str(cluster.node(1).http.url))
     yield opened
-    SHOTS.mkdir(parents=True, exist_ok=True)
-    opened.page.screenshot(path=str(SHOTS / f"{request.node.name}.png"))
+    opened.shoot(request.node.name)
     opened.close()
 
 
@@ -185,8 +136,7 @@ def console(browser: Any, cluster: Cluster, request: pytest.FixtureRequest) -> I
 def test_every_page_of_the_console_shows_its_data_in_light_and_dark_mode(
     browser: Any, cluster: Cluster, scheme: str
 ) -> None:
-    SHOTS.mkdir(parents=True, exist_ok=True)
-    opened = Console(browser, cluster, scheme)
+    opened = Console(browser, str(cluster.node(1).http.url), scheme)
     for where in PAGES:
         page = opened.open(where)
         shown = "main .table > .calm:visible" if where in WITHOUT_ROWS else "main td:visible"
@@ -194,7 +144,7 @@ def test_every_page_of_the_console_shows_its_data_in_light_and_dark_mode(
         playwright.expect(page.locator("main > .problem")).to_be_hidden()
         if where == "overview":
             page.wait_for_selector(".u-over")
-        page.screenshot(path=str(SHOTS / f"{where.replace('/', '-').replace('%', '')}-{scheme}.png"))
+        opened.shoot(f"{where.replace('/', '-').replace('%', '')}-{scheme}")
     opened.close()
 
 
@@ -315,10 +265,10 @@ def test_console_shows_a_killed_node_and_the_cause_of_the_problem_on_every_page(
     page.locator(".causes", has_text="Node 3").wait_for()
     page.locator("#health.warn, #health.bad").wait_for()
     page.locator("main td", has_text="fenced").first.wait_for()
-    page.screenshot(path=str(SHOTS / "overview-killed.png"))
+    console.shoot("overview-killed")
     page = console.open("timeline")
     page.locator("main td", has_text="broker.fenced").first.wait_for()
-    page.screenshot(path=str(SHOTS / "timeline-killed.png"))
+    console.shoot("timeline-killed")
     cluster.start(3)
     page = console.open("overview")
     page.locator("#health.good").wait_for()

@@ -99,13 +99,24 @@ async function show() {
   }
 }
 
+// The role decides which buttons are shown. The node checks every request: a role that is not known hides nothing.
+async function me() {
+  try {
+    const { principal, role } = await get(path("me"));
+    document.documentElement.dataset.role = role;
+    document.getElementById("me").textContent = ` · ${principal} (${role})`;
+  } catch (error) {
+    console.info(`The role of this user is unknown: ${error.message}`);
+  }
+}
+
 async function health() {
   const place = document.getElementById("health");
   try {
     const seen = await get(path("cluster", "overview"));
     place.textContent = seen.health.text;
     place.className = `pill ${seen.health.mood}`;
-    fill(document.getElementById("who"), "cluster ", h("code", {}, seen.cluster_id), ` as node ${seen.seen_by} sees it · ${seen.version}`);
+    fill(document.getElementById("cluster"), "cluster ", h("code", {}, seen.cluster_id), ` as node ${seen.seen_by} sees it · ${seen.version}`);
     dispatchEvent(new CustomEvent("overview", { detail: seen }));
   } catch (error) {
     place.textContent = error.status ? error.message : "no answer from this node: what you see is old";
@@ -160,6 +171,7 @@ document.getElementById("theme").addEventListener("click", switchTheme);
 document.getElementById("help").addEventListener("click", keys);
 addEventListener("keydown", pressed);
 addEventListener("hashchange", show);
+me();
 show();
 health();
 setInterval(() => document.hidden || health(), HEALTH_MS);

@@ -33,9 +33,10 @@ export function section(title, ...children) {
   return h("section", {}, h("h2", {}, title), ...children);
 }
 
-// A button that can't be pressed twice while its action runs.
-export function button(label, action, { danger = false, primary = false, title } = {}) {
-  const kind = danger ? "danger" : primary ? "primary" : "";
+// A button that can't be pressed twice while its action runs. A button that begins a change has "…" at the end of its label,
+// or `changes`: users with the role view don't see it.
+export function button(label, action, { danger = false, primary = false, changes = label.endsWith("…"), title } = {}) {
+  const kind = [danger ? "danger" : primary && "primary", changes && "changes"].filter(Boolean).join(" ");
   const element = h("button", { type: "button", class: kind, title }, label);
   element.addEventListener("click", async () => {
     element.disabled = true;

@@ -137,7 +137,7 @@ export async function messagesTab(view, place, topic, partitions) {
   fill(
     place,
     h("div", { class: "bar" }, partition, from, at, limit, contains, button("Read", safely(() => read()), { primary: true }), further, live),
-    h("div", { class: "bar" }, Object.values(views), button("Search the whole topic", safely(search)), button("Export", download), button("Produce…", () => produce(topic))),
+    h("div", { class: "bar" }, Object.values(views), button("Search the whole topic", safely(search), { changes: true }), button("Export", download), button("Produce…", () => produce(topic))),
     progress,
     told,
     table.element,

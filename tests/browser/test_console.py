@@ -48,6 +48,8 @@ PAGES = (
 )
 #: Pages that say that there is nothing: no operation, pipeline and user exists.
 WITHOUT_ROWS = ("moves", "pipelines", "access")
+#: Pages with a plot of samples that nobody looked at before.
+WITH_PLOTS = ("overview", "topics/orders/partitions", PAGES[8])
 
 
 @contextmanager
@@ -102,6 +104,7 @@ def cluster(schemas: Path) -> Iterator[Cluster]:
         "default.replication.factor": 3,
         "penstock.events.topic.enable": "true",
         "penstock.schemas.dir": str(schemas),
+        "penstock.history.interval.ms": 1000,
     }
     topics = {"orders": 6, "evil": 1, "jobs": 1, "invoices": 1}
     with Cluster(nodes=3, topics=topics, config=config) as running, running.client() as client:
@@ -142,7 +145,7 @@ def test_every_page_of_the_console_shows_its_data_in_light_and_dark_mode(
         shown = "main .table > .calm:visible" if where in WITHOUT_ROWS else "main td:visible"
         page.locator(shown).first.wait_for()
         playwright.expect(page.locator("main > .problem")).to_be_hidden()
-        if where == "overview":
+        if where in WITH_PLOTS:
             page.wait_for_selector(".u-over")
         opened.shoot(f"{where.replace('/', '-').replace('%', '')}-{scheme}")
     opened.close()

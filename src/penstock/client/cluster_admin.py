@@ -29,7 +29,11 @@ from penstock.protocol.messages.api_34_alter_replica_log_dirs import (
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopic,
 )
-from penstock.protocol.messages.api_35_describe_log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
+from penstock.protocol.messages.api_35_describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from penstock.protocol.messages.api_43_elect_leaders import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -244,9 +248,13 @@ class ClusterAdmin:
 
     # --- replicas of nodes ---------------------------------------------------------------------------------------
 
-    async def holdings(self, node: int) -> Holdings:
-        """Returns a node's log directories, and every replica in them with its size."""
-        answer: DescribeLogDirsResponse = await self._client.request(DescribeLogDirsRequest(topics=None), node=node)
+    async def holdings(self, node: int, partitions: Iterable[TopicPartition] | None = None) -> Holdings:
+        """Returns a node's log directories, and its replicas of the partitions with their sizes; by default all."""
+        topics: dict[str, DescribableLogDirTopic] = {}
+        for name, index in partitions or ():
+            topics.setdefault(name, DescribableLogDirTopic(topic=name, partitions=[])).partitions.append(index)
+        request = DescribeLogDirsRequest(topics=None if partitions is None else list(topics.values()))
+        answer: DescribeLogDirsResponse = await self._client.request(request, node=node)
         _refused(f"Node {node}", answer.error_code, None)
         directories = []
         replicas: dict[TopicPartition, HeldReplica] = {}

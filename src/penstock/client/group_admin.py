@@ -47,23 +47,29 @@ class GroupAdmin:
 
     async def list(self, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[dict[str, Any]]:
         """Returns a row for each group, in the order of their names. Empty filters match every group."""
-        request = listing.ListGroupsRequest(states_filter=[*states], types_filter=[*types])
         brokers = (await self._client.request(DescribeClusterRequest())).brokers
-        found = []
+        found: list[dict[str, Any]] = []
         for node in sorted(each.broker_id for each in brokers):
-            answer: listing.ListGroupsResponse = await self._client.request(request, node=node)
-            _raise_for(f"node {node}", answer.error_code)
-            found += [
-                {
-                    "group": each.group_id,
-                    "type": each.group_type,
-                    "protocol": each.protocol_type,
-                    "state": each.group_state,
-                    "coordinator": node,
-                }
-                for each in answer.groups
-            ]
+            found += await self.list_on(node, states, types)
         return sorted(found, key=lambda row: str(row["group"]))
+
+    async def list_on(
+        self, node: int, states: Sequence[str] = (), types: Sequence[str] = ()
+    ) -> Sequence[dict[str, Any]]:
+        """Returns a row for each group that a node coordinates. Empty filters match every group."""
+        request = listing.ListGroupsRequest(states_filter=[*states], types_filter=[*types])
+        answer: listing.ListGroupsResponse = await self._client.request(request, node=node)
+        _raise_for(f"node {node}", answer.error_code)
+        return [
+            {
+                "group": each.group_id,
+                "type": each.group_type,
+                "protocol": each.protocol_type,
+                "state": each.group_state,
+                "coordinator": node,
+            }
+            for each in answer.groups
+        ]
 
     async def describe(self, group: str) -> Described:
         """Describes a group of the classic, the consumer or the streams protocol.
@@ -152,12 +158,17 @@ class GroupAdmin:
         answer = await self._client.ask_coordinator(group, request, at_most=OFFSET_FETCH_WITH_NAMES)
         [found] = answer.groups
         _raise_for(group, found.error_code)
-        return {
-            (topic.name, partition.partition_index): partition.committed_offset
-            for topic in found.topics
-            for partition in topic.partitions
-            if partition.committed_offset >= 0 and not partition.error_code
-        }
+        return _offsets(found.topics)
+
+    async def committed_on(self, node: int, groups: Iterable[str]) -> dict[str, Offsets]:
+        """Returns the committed offsets of groups that a node coordinates. Leaves out groups that it refuses."""
+        request = fetching.OffsetFetchRequest(
+            groups=[fetching.OffsetFetchRequestGroup(group_id=each, topics=None) for each in groups]
+        )
+        connection = await self._client.connection(node)
+        version = connection.version_of(request.API_KEY, OFFSET_FETCH_WITH_NAMES)
+        answer: fetching.OffsetFetchResponse = await connection.request(request, version=version)
+        return {each.group_id: _offsets(each.topics) for each in answer.groups if not each.error_code}
 
     async def offsets_at(self, partitions: Iterable[TopicPartition], when: int) -> Offsets:
         """Returns the partitions' offsets for a timestamp, EARLIEST or LATEST. Leaves out deleted partitions."""
@@ -203,6 +214,15 @@ class GroupAdmin:
         answer: deleting.DeleteGroupsResponse = await self._client.ask_coordinator(group, request)
         for result in answer.results:
             _raise_for(group, result.error_code)
+
+
+def _offsets(topics: Iterable[fetching.OffsetFetchResponseTopics]) -> Offsets:
+    return {
+        (topic.name, partition.partition_index): partition.committed_offset
+        for topic in topics
+        for partition in topic.partitions
+        if partition.committed_offset >= 0 and not partition.error_code
+    }
 
 
 def _raise_for(what: str, code: int, message: str | None = None) -> None:

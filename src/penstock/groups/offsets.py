@@ -135,6 +135,15 @@ class Offsets:
                 self._put(offsets, partition, _read(committed))
         return cast("Mapping[TopicPartition, Committed]", offsets)
 
+    def get(self, group_id: str, partition: TopicPartition) -> Committed | None:
+        """Returns the committed offset of one partition, decoded; None if the group has none."""
+        offsets = self.committed.get(group_id, {})
+        found = offsets.get(partition)
+        if isinstance(found, Stored):
+            found = _read(found)
+            self._put(offsets, partition, found)
+        return found
+
     def has_pending(self, group_id: str, partition: TopicPartition) -> bool:
         return any(partition in groups.get(group_id, ()) for groups in self.pending.values())
 

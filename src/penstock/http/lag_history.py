@@ -1,28 +1,89 @@
-"""Keeps recent lags of the groups that clients describe. Pure: time is an argument, in milliseconds.
+"""Keeps the last lags of groups. Pure: time is an argument, in milliseconds.
 
-Each request that describes a group adds a sample. So a group that is never described costs nothing, and the history of
-a group has gaps.
+The sampler adds the lags of all groups, and a client that describes a group adds them too if the last sample is old.
+Samples are kept by topic, because users who may describe a group may see different topics of it: each user gets the sum
+over the topics that the user sees now.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
 
-MAX_GROUPS = 200
+#: Series of samples, one for each topic of a group. A group beyond has a history once others get no samples any more.
+MAX_SERIES = 2_000
+#: A group with more topics has no history, because its sums would take too long.
+MAX_TOPICS = 200
+#: With a sample every 10 s, an hour.
 POINTS = 360
-SHORTEST_MS = 1000
+#: A series without a sample for this time may be removed, for example that of a deleted group.
+STALE_MS = 300_000
+
+
+class _Series:
+    __slots__ = ("lags", "times_ms")
+
+    def __init__(self) -> None:
+        self.times_ms, self.lags = array("q"), array("q")
+
+    def add(self, at_ms: int, lag: int) -> None:
+        self.times_ms.append(at_ms)
+        self.lags.append(lag)
+        if len(self.times_ms) > POINTS:
+            del self.times_ms[0], self.lags[0]
 
 
 class LagHistory:
-    def __init__(self) -> None:
-        self._groups: OrderedDict[str, deque[tuple[int, int]]] = OrderedDict()
+    def __init__(self, shortest_ms: int = 0) -> None:
+        """`shortest_ms` is the shortest time between two samples of a topic; a sample that comes earlier is dropped."""
+        self._shortest_ms = shortest_ms
+        #: The series by group and topic; the one with the newest sample is the last.
+        self._series: OrderedDict[tuple[str, str], _Series] = OrderedDict()
 
-    def add_sample(self, group: str, at_ms: int, lag: int) -> list[tuple[int, int]]:
-        """Adds a sample, unless the last sample is younger than SHORTEST_MS. Returns the samples as (time, lag)."""
-        samples = self._groups.setdefault(group, deque(maxlen=POINTS))
-        self._groups.move_to_end(group)
-        if len(self._groups) > MAX_GROUPS:
-            self._groups.popitem(last=False)
-        if not samples or at_ms - samples[-1][0] >= SHORTEST_MS:
-            samples.append((at_ms, lag))
-        return list(samples)
+    def add_sample(self, group: str, at_ms: int, lags: Mapping[str, int]) -> None:
+        """Adds the lag of each topic of a group."""
+        if len(lags) > MAX_TOPICS:
+            return
+        for topic, lag in lags.items():
+            series = self._series.get((group, topic))
+            if series is None:
+                if not self._has_room(at_ms):
+                    return
+                series = self._series[group, topic] = _Series()
+            elif at_ms - series.times_ms[-1] < self._shortest_ms:
+                continue
+            series.add(at_ms, lag)
+            self._series.move_to_end((group, topic))
+
+    def _has_room(self, at_ms: int) -> bool:
+        """Returns True if there is room for one more series. Removes a series without new samples if there is none."""
+        if len(self._series) < MAX_SERIES:
+            return True
+        oldest = next(iter(self._series.values()))
+        if at_ms - oldest.times_ms[-1] < STALE_MS:
+            return False
+        self._series.popitem(last=False)
+        return True
+
+    def samples(self, group: str, topics: Iterable[str]) -> list[tuple[int, int]]:
+        """Returns samples as (time, lag), where lag is the sum over the topics.
+
+        A topic counts from its first sample on, with its last lag.
+        """
+        known = (self._series.get((group, topic)) for topic in topics)
+        return _summed(each for each in known if each is not None)
+
+
+def _summed(series: Iterable[_Series]) -> list[tuple[int, int]]:
+    changes: Counter[int] = Counter()
+    for each in series:
+        before = 0
+        for at_ms, lag in zip(each.times_ms, each.lags):
+            changes[at_ms] += lag - before
+            before = lag
+    found, lag = [], 0
+    for at_ms in sorted(changes):
+        lag += changes[at_ms]
+        found.append((at_ms, lag))
+    return found[-POINTS:]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client.cluster_facts import Facts, PartitionFacts, largest, node_rows, partition_rows, problem, summary
 from penstock.http.pipelines import Pipeline
-from penstock.http.rates import Point, Rate, Sums
+from penstock.http.rates import Rate, Sums
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -36,8 +36,6 @@ class Overview:
     """All topics with problems, in the same order as `attention`."""
     topics: list[Row]
     """The topics by name, Kafka's internal topics last."""
-    history: Sequence[Point]
-    """The rates of the cluster, one point per sample."""
 
 
 def topic_sums(facts: Facts) -> dict[str, Sums]:
@@ -53,15 +51,16 @@ def topic_sums(facts: Facts) -> dict[str, Sums]:
     return {topic: Sums(*sums) for topic, sums in found.items()}
 
 
-def overview(facts: Facts, sums: Mapping[str, Sums], rates: Mapping[str, Rate], history: Sequence[Point]) -> Overview:
+def overview(facts: Facts, sums: Mapping[str, Sums], rates: Mapping[str, Rate]) -> Overview:
     wrong = {key: part for key, part in facts.partitions.items() if problem(part) is not None}
     rows = partition_rows(facts, wrong)
     rows.sort(key=lambda row: (*_order(row), row["partition"]))
     told = {**summary(facts), "attention": len(rows)}
     told["records_per_second"] = sum(rate.records for rate in rates.values()) if rates else None
+    told["bytes_per_second"] = sum(rate.bytes for rate in rates.values()) if rates else None
     topics = _topics(facts, sums, rates)
     counts = {row["topic"]: row["partitions"] for row in topics}
-    return Overview(told, node_rows(facts), rows[:ATTENTION_MAX], _wrong_topics(rows, counts), topics, tuple(history))
+    return Overview(told, node_rows(facts), rows[:ATTENTION_MAX], _wrong_topics(rows, counts), topics)
 
 
 def _order(row: Row) -> tuple[int, bool, str]:

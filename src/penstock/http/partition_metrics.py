@@ -17,6 +17,7 @@ from penstock.broker.coordinators.runtime import Phase
 from penstock.broker.replicas.followed_partition import FollowerLag
 from penstock.broker.replicas.replica_figures import figures_of
 from penstock.http.exposition import Family, gauge
+from penstock.http.local_groups import committed_here
 from penstock.net.yielding import yield_between_slices
 from penstock.protocol.errors import KafkaError
 
@@ -243,25 +244,17 @@ async def _groups(broker: Broker, left_out: Family) -> list[Family]:
     """Returns the lag of groups: only groups that this node coordinates, and only on partitions that this node
     holds."""
     found: dict[tuple[str, str], int] = {}
-    groups = looked_at = 0
-    for coordinator in broker.groups.coordinators():
-        if coordinator.phase is not Phase.ACTIVE:
+    active = [each for each in broker.groups.coordinators() if each.phase is Phase.ACTIVE]
+    groups, looked_at = sum(len(each.machine.groups) for each in active), 0
+    async for group, (topic, index), offset in committed_here(broker, COMMITS_MAX + 1):
+        looked_at += 1
+        try:
+            partition = broker.partitions.get(topic, index)
+        except KafkaError:
             continue
-        shard = coordinator.machine
-        groups += len(shard.groups)
-        for group in list(shard.offsets.committed):
-            for (topic, index), committed in list(shard.offsets.of_group(group).items()):
-                looked_at += 1
-                await yield_between_slices(looked_at)
-                try:
-                    partition = broker.partitions.get(topic, index)
-                except KafkaError:
-                    continue
-                if partition.is_open:
-                    behind = max(0, partition.log.high_watermark - committed.offset)
-                    found[group, topic] = found.get((group, topic), 0) + behind
-            if looked_at > COMMITS_MAX:
-                break
+        if partition.is_open:
+            behind = max(0, partition.log.high_watermark - offset)
+            found[group, topic] = found.get((group, topic), 0) + behind
     count = gauge("penstock_groups", "Groups that this node coordinates.", groups)
     lag = gauge("penstock_group_lag_records", "Offsets that a group has not committed yet, in partitions held here.")
     if len(found) > GROUPS_MAX or looked_at > COMMITS_MAX:

@@ -86,6 +86,7 @@ class Site:
             self._operations,
             Streams(),
             self._views,
+            view.history,
             view.cleaner,
             view.warnings,
         )
@@ -160,8 +161,7 @@ class Site:
         at_s = asyncio.get_running_loop().time()
         sums = await self._aside(topic_sums, facts)
         rates = self._rates.add_sample(at_s, sums)
-        history = tuple(self._rates.history)
-        return _ClusterState(facts, await self._aside(overview, facts, sums, rates, history))
+        return _ClusterState(facts, await self._aside(overview, facts, sums, rates))
 
 
 def _need(path: str) -> Need | None:

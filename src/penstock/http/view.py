@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from penstock.client.credentials import NO_CREDENTIALS, Credentials
 from penstock.formats.schemas import Schemas
 from penstock.http.guard import NO_LOGIN, Login
+from penstock.http.history import History
 from penstock.http.roles import EVERYBODY_ADMIN, Roles
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class View:
     cleaner: Cleaner | None = None
     """Compacts this node's logs; None if logs are not compacted."""
     schemas: Schemas = NO_SCHEMAS
+    history: History = field(default_factory=History)
 
 
 def cached_s(partitions: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
 import logging
@@ -10,6 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.http.address import LISTENER, PROPERTY, HttpAddress
+from penstock.http.history import PROPERTY as HISTORY_INTERVAL
+from penstock.http.history import History
 from penstock.node.http_security import HttpSecurity
 from penstock.node.listeners import (
     HttpUnavailableError,
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.broker.controlplane.metadata_log import MetadataLog
     from penstock.formats.schemas import Schemas
     from penstock.http.pipelines import Pipelines
+    from penstock.http.sampler import Sampler
     from penstock.http.server import HttpServer, Site
     from penstock.http.view import View
     from penstock.log.cleaner import Cleaner
@@ -66,6 +70,8 @@ class HttpSide:
             self._otel = OtelExport(world.settings)
         self.security: HttpSecurity | None = None
         self._schemas: Schemas | None = None
+        self._history = History(world.settings.int(HISTORY_INTERVAL))
+        self._sampling: asyncio.Task[None] | None = None
         if self._address is not None:
             self._schemas = plan_schemas(world.settings)
             self.security = HttpSecurity(
@@ -135,6 +141,24 @@ class HttpSide:
 
         server.loop_delays.start()
         self._server.serve(make)
+        sampling = self._sample(self._view(broker, server, cleaner))
+        self._sampling = asyncio.get_running_loop().create_task(sampling, name="http-history")
+
+    async def _sample(self, view: View) -> None:
+        """Samples rates and lags for the console's history, from one interval after the start on."""
+        interval_s = self._world.settings.int(HISTORY_INTERVAL) / 1000
+        await asyncio.sleep(interval_s)
+
+        def make() -> Sampler:
+            from penstock.http.sampler import Sampler
+
+            return Sampler(view, interval_s)
+
+        sampler = await asyncio.to_thread(make)  # its imports take some time
+        try:
+            await sampler.run()
+        finally:
+            await sampler.close()
 
     def _view(self, broker: Broker, server: Server, cleaner: Cleaner | None) -> View:
         from penstock.http.guard import NO_LOGIN
@@ -158,11 +182,15 @@ class HttpSide:
             NO_LOGIN if security is None else security.login,
             cleaner=cleaner,
             schemas=self._schemas or NO_SCHEMAS,
+            history=self._history,
         )
 
     async def close(self) -> None:
         if self._otel is not None:
             await self._otel.close()
+        if self._sampling is not None:
+            self._sampling.cancel()
+            await asyncio.gather(self._sampling, return_exceptions=True)
         server, self._server = self._server, None
         if server is not None:
             await server.stop()

@@ -1,26 +1,66 @@
-"""Samples of lag: their spacing and their limits."""
+"""Samples of lag: their spacing, their limits, and the topics that they count."""
 
 from __future__ import annotations
 
-from penstock.http import lag_history
-from penstock.http.lag_history import MAX_GROUPS, POINTS, SHORTEST_MS, LagHistory
+from penstock.http.lag_history import MAX_SERIES, MAX_TOPICS, POINTS, STALE_MS, LagHistory
 
 
-def test_lag_history_ignores_a_sample_shortly_after_the_previous_sample() -> None:
+def test_samples_that_are_close_together_count_once() -> None:
+    history = LagHistory(shortest_ms=1000)
+    for at_ms, lag in ((1000, 5), (1999, 7), (2000, 9)):
+        history.add_sample("g", at_ms, {"t": lag})
+    assert history.samples("g", ["t"]) == [(1000, 5), (2000, 9)]
+
+
+def test_a_user_gets_the_lags_of_no_other_topics_than_its_own() -> None:
     history = LagHistory()
-    assert history.add_sample("g", 1000, 5) == [(1000, 5)]
-    assert history.add_sample("g", 1000 + SHORTEST_MS - 1, 7) == [(1000, 5)]
-    assert history.add_sample("g", 1000 + SHORTEST_MS, 9) == [(1000, 5), (1000 + SHORTEST_MS, 9)]
+    history.add_sample("g", 1000, {"open": 5, "secret": 700})
+    history.add_sample("g", 3000, {"open": 6})
+    history.add_sample("g", 5000, {"open": 7, "secret": 800})
+    assert history.samples("g", ["open"]) == [(1000, 5), (3000, 6), (5000, 7)]
+    assert history.samples("g", ["open", "secret"]) == [(1000, 705), (3000, 706), (5000, 807)]
+    assert history.samples("g", []) == history.samples("other", ["open"]) == []
 
 
-def test_lag_history_limits_samples_and_groups_and_keeps_the_groups_described_last() -> None:
+def test_a_topic_that_the_group_no_longer_has_does_not_count() -> None:
+    history = LagHistory()
+    history.add_sample("g", 1000, {"a": 1, "deleted": 100})
+    history.add_sample("g", 3000, {"a": 2, "new": 10})
+    assert history.samples("g", ["a", "new"]) == [(1000, 1), (3000, 12)]
+
+
+def test_points_are_limited() -> None:
     history = LagHistory()
     for number in range(POINTS + 5):
-        found = history.add_sample("g", number * SHORTEST_MS, number)
-    assert (len(found), found[-1][1]) == (POINTS, POINTS + 4)
-    for number in range(MAX_GROUPS - 1):
-        history.add_sample(f"other {number}", 0, 0)
-    history.add_sample("g", 10**9, 1)
-    history.add_sample("one more", 0, 0)
-    assert len(history.add_sample("g", 2 * 10**9, 2)) == POINTS
-    assert len(history._groups) <= lag_history.MAX_GROUPS
+        history.add_sample("g", number, {"t": number})
+    found = history.samples("g", ["t"])
+    assert (len(found), found[-1]) == (POINTS, (POINTS + 4, POINTS + 4))
+
+
+def test_points_of_topics_with_different_times_are_limited_together() -> None:
+    history = LagHistory()
+    for number in range(POINTS):
+        history.add_sample("g", 2 * number, {"a": 1})
+        history.add_sample("g", 2 * number + 1, {"b": 1})
+    found = history.samples("g", ["a", "b"])
+    assert (len(found), found[-1]) == (POINTS, (2 * POINTS - 1, 2))
+
+
+def test_series_are_limited_and_only_those_without_new_samples_make_room() -> None:
+    history = LagHistory()
+    for number in range(MAX_SERIES + 1):
+        history.add_sample(f"group {number}", 0, {"t": 1})
+    assert history.samples(f"group {MAX_SERIES}", ["t"]) == []
+    for number in range(1, MAX_SERIES):
+        history.add_sample(f"group {number}", STALE_MS, {"t": 1})
+    for name in ("one", "two"):
+        history.add_sample(name, STALE_MS, {"t": 7})
+    assert history.samples("one", ["t"]) == [(STALE_MS, 7)]
+    assert history.samples("group 0", ["t"]) == history.samples("two", ["t"]) == []
+    assert len(history.samples("group 1", ["t"])) == 2
+
+
+def test_a_group_of_very_many_topics_has_no_history() -> None:
+    history, lags = LagHistory(), {f"t{number}": 1 for number in range(MAX_TOPICS + 1)}
+    history.add_sample("g", 0, lags)
+    assert history.samples("g", lags) == []

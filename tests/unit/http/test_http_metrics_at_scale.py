@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 import urllib.request
-from collections.abc import Coroutine, Generator, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
+from steps_harness import Steps
 
 from penstock.http.metrics_page import MetricsPage
 from penstock.http.pipelines import Pipeline
@@ -31,30 +31,6 @@ def broker() -> Iterator[Broker]:
 async def opened(broker: Broker) -> None:
     for partition in broker.node.broker.partitions:
         assert partition.log.log_end_offset == 0
-
-
-class Steps(Coroutine[Any, Any, Any]):
-    """Runs a coroutine, and measures the CPU time of each of its steps."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._coroutine = coroutine
-        self.times: list[float] = []
-
-    def send(self, value: Any) -> Any:
-        began = time.thread_time()
-        try:
-            return self._coroutine.send(value)
-        finally:
-            self.times.append(time.thread_time() - began)
-
-    def throw(self, *error: Any) -> Any:
-        return self._coroutine.throw(*error)
-
-    def close(self) -> None:
-        self._coroutine.close()
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        return self._coroutine.__await__()
 
 
 async def no_pipelines() -> list[Pipeline]:

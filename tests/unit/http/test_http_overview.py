@@ -6,7 +6,7 @@ from penstock.broker.controlplane.failovers import Failover
 from penstock.client.cluster_facts import Facts, NodeFacts, PartitionFacts
 from penstock.http.causes import NodeContext, causes, health, move_row
 from penstock.http.overview import ATTENTION_MAX, Overview, one_topic, overview, topic_sums
-from penstock.http.rates import Point, Rate
+from penstock.http.rates import Rate
 from penstock.replication.directory_move import MoveFigures, MoveState
 
 
@@ -25,7 +25,7 @@ def facts(topics: int = 1, *, isr: tuple[int, ...] = (1, 2), leader: int = 1, ra
 
 
 def seen(found: Facts, rates: dict[str, Rate] | None = None) -> Overview:
-    return overview(found, topic_sums(found), rates or {}, [Point(1.0, 2.0, 3.0)])
+    return overview(found, topic_sums(found), rates or {})
 
 
 def told(found: Facts, context: NodeContext | None = None) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.http.rates import POINTS, Rates, Sums
+from penstock.http.rates import Rates, Sums
 
 
 def test_rate_of_a_topic_is_its_growth_between_two_samples() -> None:
@@ -33,10 +33,3 @@ def test_topic_that_was_recreated_or_has_unreachable_leaders_gets_no_rate() -> N
         1.0, {"anew": Sums(1, 5, 0), "silent": Sums(2, 50, 0), "new": Sums(1, 5, 5), "kept": Sums(1, 1, 4)}
     )
     assert found == {"kept": (0.0, 0.0)}  # retention reduces the size: the byte rate is zero, not negative
-
-
-def test_history_of_rates_keeps_a_limited_number_of_points() -> None:
-    rates = Rates()
-    for second in range(POINTS * 2):
-        rates.add_sample(float(second), {"t": Sums(1, second * 7, 0)})
-    assert [point.records for point in rates.history] == [7.0] * POINTS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from penstock.client.replica_moves import copied_share
 from penstock.http.causes import NodeContext, causes, health, move_row
 from penstock.http.node_metrics import version
 from penstock.http.overview import ATTENTION_MAX, damaged_rows, failover_rows, pipeline_rows
+from penstock.http.rate_history import RatePoint
 from penstock.http.rest.fields import PARTITIONS, Field, list_of, object_of, partition_keys
 from penstock.http.rest.problems import Problem
 from penstock.http.rest.routes import Call, Route
@@ -58,7 +59,6 @@ async def cluster_overview(service: Service, call: Call) -> Any:
     """Answers with everything that the first page of a console shows."""
     _, overview = await service.state()
     broker, context = service.broker, _context(service)
-    now_s = asyncio.get_running_loop().time()
     return {
         **overview.summary,
         "seen_by": broker.node_id,
@@ -72,15 +72,19 @@ async def cluster_overview(service: Service, call: Call) -> Any:
         "health": health(overview.summary, context),
         "causes": list(causes(overview.nodes, context)),
         "directory_moves_of_this_node": [move_row(each) for each in broker.moves.figures()[:PAGE_MAX]],
-        "history": [
-            {
-                "at_ms": round(broker.clock.wall_ms() - 1000 * (now_s - point.at_s)),
-                "records_per_second": point.records,
-                "bytes_per_second": point.bytes,
-            }
-            for point in overview.history
-        ],
+        "history": rate_rows([*service.history.rates.of_all(), _rates_now(service, overview.summary)]),
     }
+
+
+def _rates_now(service: Service, summary: Mapping[str, Any]) -> RatePoint:
+    now_ms = service.broker.clock.wall_ms()
+    return RatePoint(now_ms, summary["records_per_second"], summary["bytes_per_second"])
+
+
+def rate_rows(points: Sequence[RatePoint]) -> list[dict[str, Any]]:
+    return [
+        {"at_ms": each.at_ms, "records_per_second": each.records, "bytes_per_second": each.bytes} for each in points
+    ]
 
 
 def _context(service: Service) -> NodeContext:

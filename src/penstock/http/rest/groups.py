@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.group_admin import GroupAdmin, Offsets, lag_rows
@@ -44,15 +45,25 @@ async def describe_group(service: Service, call: Call) -> Any:
     members = [{**owner._asdict(), "partitions": names} for owner, names in described.members.items()]
     rows = await asyncio.to_thread(lag_rows, described, offsets, ends)
     text = call.query.get("search", "")
-    lag = sum(row["lag"] for row in rows if row["lag"] is not None)
+    lags: Counter[str] = Counter()
+    for row in rows:
+        if row["lag"] is not None:  # of a topic that the caller may not describe, no offset is known
+            lags[row["topic"]] += row["lag"]
     return {
         "group": group,
         "state": described.state,
         "members": members,
-        "lag": lag,
-        "lag_history": service.lags.add_sample(group, service.broker.clock.wall_ms(), lag),
+        "lag": lags.total(),
+        "lag_history": _lag_history(service, group, lags),
         **paged([row for row in rows if text in row["topic"]], call, "partitions"),
     }
+
+
+def _lag_history(service: Service, group: str, lags: Counter[str]) -> list[tuple[int, int]]:
+    """Returns the lags of the last hour as (time, lag) over the topics in `lags`, and the lag now."""
+    history, now_ms = service.history.lags, service.broker.clock.wall_ms()
+    history.add_sample(group, now_ms, lags)
+    return [*(each for each in history.samples(group, lags) if each[0] < now_ms), (now_ms, lags.total())]
 
 
 async def delete_group(service: Service, call: Call) -> Any:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.limits.audit import OK
 from penstock.broker.requests.access_control import visible_topics
 from penstock.http.guard import NOBODY, Caller, no_role
-from penstock.http.lag_history import LagHistory
 from penstock.http.rest.problems import Problem
 from penstock.http.roles import Role
 from penstock.security.vocabulary import CLUSTER_NAME, AclResource
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
     from penstock.client.cluster_facts import Facts
     from penstock.client.event_records import EventRow
+    from penstock.http.history import History
     from penstock.http.operations import Operation, Operations, Work
     from penstock.http.overview import Overview
     from penstock.http.pipelines import Pipeline
@@ -50,9 +50,9 @@ class Service:
     operations: Operations
     streams: Streams
     views: RecordViews
+    history: History
     cleaner: Cleaner | None = None
     warnings: Sequence[str] = ()
-    lags: LagHistory = field(default_factory=LagHistory)
     caller: Caller = NOBODY
 
     def begin(self, kind: str, about: str, work: Work, *, unit: str = "", total: int | None = None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.client.admin import Admin, NewTopic
 from penstock.client.cluster_facts import PartitionFacts
 from penstock.http.overview import PARTITIONS_MAX, Row, one_topic
-from penstock.http.rest.cluster import PAGE, paged
+from penstock.http.rest.cluster import PAGE, paged, rate_rows
 from penstock.http.rest.fields import Field, list_of, object_of
 from penstock.http.rest.problems import Problem
 from penstock.http.rest.routes import Call, Route
@@ -64,7 +64,8 @@ async def describe_topic(service: Service, call: Call) -> Any:
     if not known.keys() <= facts.partitions.keys():
         facts = replace(facts, partitions={**facts.partitions, **known})
     start, limit = call.query.get("start", 0), call.query.get("limit", PARTITIONS_MAX)
-    return await asyncio.to_thread(one_topic, facts, name, known, start, limit)
+    described = await asyncio.to_thread(one_topic, facts, name, known, start, limit)
+    return {**described, "rate_history": rate_rows(service.history.rates.of_topic(name))}
 
 
 async def create_topic(service: Service, call: Call) -> Any:

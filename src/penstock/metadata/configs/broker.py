@@ -146,6 +146,8 @@ penstock.guard.timestamp.max.future.ms LONG =-1 [-1..] cluster-wide
     Timestamps later than now plus this time are reported; -1 reports none.
 penstock.guard.window.ms LONG =3600000 [1..] cluster-wide
     Time for which a confirmed finding counts against a node.
+penstock.history.interval.ms INT =10000 [1000..]
+    Time between two samples of the rates and lags that the console plots; the last 360 samples are kept.
 penstock.http.listener STRING =
     Address for metrics, JSON and the console over HTTP, as host:port; empty disables it.
 penstock.http.roles STRING =

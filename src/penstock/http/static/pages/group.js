@@ -11,7 +11,7 @@ import { MOODS } from "./groups.js";
 export async function show(view) {
   const group = view.rest[0];
   const totals = h("div", {});
-  const chart = new Chart("lag in records, while this group was looked at", [{ label: "lag" }], { legend: false });
+  const chart = new Chart("lag in records", [{ label: "lag" }], { legend: false });
   view.onLeave(() => chart.close());
   const partitions = new PagedTable(
     [

@@ -52,7 +52,7 @@ export async function show(view) {
         ["topics", number(seen.topics)],
         ["partitions", number(seen.partitions)],
         ["records in", rate(seen.records_per_second)],
-        ["bytes in", byteRate(seen.history.at(-1)?.bytes_per_second)],
+        ["bytes in", byteRate(seen.bytes_per_second)],
         ["on disk", bytes(seen.bytes)],
         ["partitions moving", number(seen.moving)],
       ]),

@@ -1,6 +1,7 @@
 // One topic: messages, partitions and configs, and the changes of the whole topic.
 
 import { get, path, query } from "../api.js";
+import { Chart } from "../chart.js";
 import { change } from "../dialog.js";
 import { button, fill, h, pill } from "../dom.js";
 import { bytes, number } from "../format.js";
@@ -36,6 +37,9 @@ export async function show(view) {
 }
 
 async function partitionsTab(view, place, topic) {
+  const records = new Chart("records in per second", [{ label: "records/s" }], { value: (each) => number(Math.round(each)), legend: false });
+  const traffic = new Chart("bytes in per second", [{ label: "bytes/s" }], { value: (each) => bytes(Math.round(each)), legend: false });
+  view.onLeave(() => [records, traffic].forEach((each) => each.close()));
   const table = new PagedTable(
     [
       { title: "partition", cell: (row) => row.partition },
@@ -50,11 +54,14 @@ async function partitionsTab(view, place, topic) {
     ],
     async ({ start, limit }) => {
       const found = await get(path("topics", topic) + query({ start, limit }));
+      const times = found.rate_history.map((each) => each.at_ms / 1000);
+      records.update([times, found.rate_history.map((each) => each.records_per_second)]);
+      traffic.update([times, found.rate_history.map((each) => each.bytes_per_second)]);
       return { total: found.partitions, rows: found.partition_states };
     },
     { key: (row) => row.partition, search: false },
   );
-  fill(place, table.element);
+  fill(place, h("div", { class: "plots" }, records.element, traffic.element), table.element);
   await view.every(3000, () => table.refresh());
 }
 

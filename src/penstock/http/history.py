@@ -1,0 +1,16 @@
+"""Holds the samples that consoles plot: the rates of topics, and the lags of groups."""
+
+from __future__ import annotations
+
+from penstock.http.lag_history import LagHistory
+from penstock.http.rate_history import RateHistory
+
+PROPERTY = "penstock.history.interval.ms"
+
+
+class History:
+    """Holds what the sampler has seen since the node started, for at most an hour at the default interval."""
+
+    def __init__(self, interval_ms: int = 0) -> None:
+        self.rates = RateHistory()
+        self.lags = LagHistory(interval_ms * 9 // 10)  # a sample may come a little early

@@ -1,0 +1,203 @@
+"""Samples end offsets and committed offsets in the background, so that a console shows history when it is opened.
+
+Replicas and groups of this node are read from memory. Partitions without a replica here, and groups that other nodes
+coordinate, are asked for in small requests. Nothing is done per record, and all loops yield to the event loop between
+slices.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from penstock.client.cluster_admin import ClusterAdmin
+from penstock.client.group_admin import GroupAdmin
+from penstock.http.cluster import ASK_S, ClusterFacts
+from penstock.http.local_groups import committed_here
+from penstock.http.rates import Rate, Sums
+from penstock.http.view import View
+from penstock.net.yielding import yield_between_slices
+from penstock.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from penstock.client.group_admin import Offsets
+    from penstock.protocol.vocabulary import TopicPartition
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+#: Partitions of one request to another node, and groups of one request to their coordinator.
+PARTITIONS_A_REQUEST = 200
+GROUPS_A_REQUEST = 10
+#: Partitions without a replica on this node that are sampled.
+ASKED_MAX = 20_000
+#: Groups of other coordinators that are sampled, and partitions of such a group: a larger group is not asked for again.
+GROUPS_MAX = 2_000
+GROUP_PARTITIONS_MAX = 1_000
+
+
+class Position(NamedTuple):
+    """Holds where a partition ends, as far as this node knows."""
+
+    end: int
+    high_watermark: int
+    size: int
+
+
+class Sampler:
+    def __init__(self, view: View, interval_s: float) -> None:
+        self._view = view
+        self._interval_s = interval_s
+        self._facts = ClusterFacts(view)
+        self._before: tuple[float, dict[str, Sums]] | None = None
+        self._large: set[str] = set()
+        """Groups with more than GROUP_PARTITIONS_MAX partitions."""
+
+    async def run(self) -> None:
+        """Takes a sample in each interval, until it is cancelled. A failed sample is a gap in the history."""
+        failing = False
+        while True:
+            try:
+                await self.sample()
+                failing = False
+            except Exception:
+                if not failing:
+                    logger.exception("a sample for the console's history failed; each interval retries")
+                failing = True
+            await asyncio.sleep(self._interval_s)
+
+    async def close(self) -> None:
+        await self._facts.close()
+
+    async def sample(self) -> None:
+        positions = await self._own()
+        await self._ask_positions(positions)
+        at_s, at_ms = asyncio.get_running_loop().time(), self._view.broker.clock.wall_ms()
+        sums = await _sums(positions)
+        rates = await self._rates(at_s, sums)
+        if rates is not None:
+            self._view.history.rates.add_sample(at_ms, rates)
+        await self._sample_lags(at_ms, positions)
+
+    # --- partitions
+
+    async def _own(self) -> dict[TopicPartition, Position]:
+        found: dict[TopicPartition, Position] = {}
+        for number, partition in enumerate(list(self._view.broker.partitions)):
+            await yield_between_slices(number)
+            if partition.is_open:
+                log = partition.log
+                found[partition.topic, partition.index] = Position(log.log_end_offset, log.high_watermark, log.size)
+        return found
+
+    async def _ask_positions(self, positions: dict[TopicPartition, Position]) -> None:
+        """Adds the positions of partitions without a replica on this node, from their leaders."""
+        by_leader: dict[int, list[TopicPartition]] = {}
+        number = asked = 0
+        for name, topic in self._view.broker.metadata.image.topics.items():
+            for index, partition in topic.partitions.items():
+                await yield_between_slices(number)
+                number += 1
+                if (name, index) not in positions and partition.leader >= 0 and asked < ASKED_MAX:
+                    by_leader.setdefault(partition.leader, []).append((name, index))
+                    asked += 1
+        by_leader.pop(self._view.broker.node_id, None)  # a replica that is not open
+        for leader, partitions in by_leader.items():
+            for part in _parts(partitions, PARTITIONS_A_REQUEST):
+                if not await self._ask_leader(leader, part, positions):
+                    break
+
+    async def _ask_leader(
+        self, leader: int, part: Sequence[TopicPartition], positions: dict[TopicPartition, Position]
+    ) -> bool:
+        """Adds the positions of some partitions. Returns False if the node does not answer in time."""
+        admin = ClusterAdmin(self._facts.client())
+        try:
+            async with asyncio.timeout(ASK_S):
+                ends = await admin.end_offsets(leader, part)
+                held = (await admin.holdings(leader, ends)).replicas
+        except (KafkaError, TimeoutError):
+            return False
+        for key, end in ends.items():
+            positions[key] = Position(end, end, held[key].size if key in held else 0)
+        return True
+
+    async def _rates(self, at_s: float, sums: dict[str, Sums]) -> dict[str, Rate] | None:
+        """Returns the rates since the last sample, by topic; None if there is no earlier sample."""
+        before, self._before = self._before, (at_s, sums)
+        if before is None or at_s <= before[0]:
+            return None
+        found: dict[str, Rate] = {}
+        for number, (topic, now) in enumerate(sums.items()):
+            await yield_between_slices(number)
+            rate = now.rate_since(before[1].get(topic), at_s - before[0])
+            if rate is not None:
+                found[topic] = rate
+        return found
+
+    # --- groups
+
+    async def _sample_lags(self, at_ms: int, positions: dict[TopicPartition, Position]) -> None:
+        history = self._view.history.lags
+        group, lags = "", Counter[str]()
+        async for each in committed_here(self._view.broker):
+            if each.group != group:
+                history.add_sample(group, at_ms, lags)
+                group, lags = each.group, Counter()
+            if each.partition in positions:
+                behind = positions[each.partition].high_watermark - each.offset
+                lags[each.partition[0]] += max(0, behind)
+        history.add_sample(group, at_ms, lags)
+        others = [each for each in self._view.broker.metadata.image.brokers.values() if not each.fenced]
+        room = GROUPS_MAX
+        for node in (each.broker_id for each in others if each.broker_id != self._view.broker.node_id):
+            room -= await self._sample_groups_of(node, at_ms, positions, room)
+
+    async def _sample_groups_of(
+        self, node: int, at_ms: int, positions: dict[TopicPartition, Position], room: int
+    ) -> int:
+        """Samples the lags of groups that another node coordinates. Returns how many groups were asked for."""
+        admin, asked = GroupAdmin(self._facts.client()), 0
+        try:
+            async with asyncio.timeout(ASK_S):
+                rows = await admin.list_on(node)
+            groups = [row["group"] for row in rows if row["group"] not in self._large][:room]
+            for part in _parts(groups, GROUPS_A_REQUEST):
+                asked += len(part)
+                async with asyncio.timeout(ASK_S):
+                    found = await admin.committed_on(node, part)
+                for group, offsets in found.items():
+                    await asyncio.sleep(0)
+                    self._add(group, at_ms, offsets, positions)
+        except (KafkaError, TimeoutError):
+            pass  # a node that does not answer leaves a gap
+        return asked
+
+    def _add(self, group: str, at_ms: int, offsets: Offsets, positions: dict[TopicPartition, Position]) -> None:
+        if len(offsets) > GROUP_PARTITIONS_MAX:
+            self._large.add(group)
+        lags = Counter[str]()
+        for key, offset in offsets.items():
+            if key in positions:
+                lags[key[0]] += max(0, positions[key].high_watermark - offset)
+        self._view.history.lags.add_sample(group, at_ms, lags)
+
+
+async def _sums(positions: dict[TopicPartition, Position]) -> dict[str, Sums]:
+    found: dict[str, Sums] = {}
+    for number, ((topic, _), each) in enumerate(positions.items()):
+        await yield_between_slices(number)
+        known = found.get(topic, Sums(0, 0, 0))
+        found[topic] = Sums(known.partitions + 1, known.end + each.end, known.size + each.size)
+    return found
+
+
+def _parts(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yields lists of at most `size` items."""
+    left = iter(items)
+    while part := list(islice(left, size)):
+        yield part

@@ -26,11 +26,13 @@ from penstock.broker.peers.suspected_nodes import SuspectedNodes
 from penstock.broker.requests.context import RequestContext
 from penstock.broker.requests.fault_rules import Faults
 from penstock.broker.requests.local_connection import LocalConnection
+from penstock.disk.memory import MemoryDisk
 from penstock.metadata.apply import apply
 from penstock.metadata.configs.settings import Settings
 from penstock.metadata.decision import Decision
 from penstock.metadata.image import EMPTY_IMAGE, BrokerImage, Endpoint, MetadataImage, PartitionImage, TopicImage
 from penstock.metadata.voters import Voter
+from penstock.net.later import settled
 from penstock.protocol.codec import decode, encode
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_03_metadata import (
@@ -102,6 +104,7 @@ def broker_with(image: MetadataImage, **properties: str) -> Any:
         faults=Faults(),
         controller_listeners=frozenset(),
         peers=SimpleNamespace(suspects=SuspectedNodes()),
+        logs=SimpleNamespace(environment=SimpleNamespace(disk=MemoryDisk())),
     )
     channel: Any = SimpleNamespace(forward=partial(api_19_create_topics.handle, broker))
     lifecycle: Any = SimpleNamespace(sees=lambda condition, limit_s: asyncio.sleep(0, condition(image)))
@@ -158,6 +161,44 @@ def test_metadata_response_for_all_topics_is_encoded_once_per_image() -> None:
     assert other is not first
     broker.metadata.answers.clear()  # as the metadata log does when the image changes
     assert ask(api_03_metadata, broker, MetadataRequest(topics=None), 12) is not first
+
+
+@pytest.mark.parametrize("partitions", [1_500, 5_000])
+@pytest.mark.parametrize("request_", [MetadataRequest(topics=None), named("wide", "b")], ids=["all", "named"])
+def test_metadata_with_many_partitions_is_complete_and_never_from_an_older_image(
+    partitions: int, request_: MetadataRequest
+) -> None:
+    wide = topic("wide", 1, *on_one(partitions))
+    broker = broker_with(replace(image_with(wide), partition_count=partitions))
+    made = []
+
+    def counted(broker: Any, ctx: Any, request: Any, topics: Any, original: Any = api_03_metadata._answer) -> Any:
+        made.append(len(topics))
+        return original(broker, ctx, request, topics)
+
+    async def scenario() -> tuple[list[Any], Any]:
+        ctx = RequestContext(3, 13, 7, "client", LocalConnection(LISTENER), 77)
+        asked = [settled(api_03_metadata.handle(broker, ctx, request_)) for _ in range(3)]
+        waiting = [asyncio.ensure_future(each) for each in asked]
+        await asyncio.sleep(0)  # the first passes of the handler
+        newer = image_with(wide, topic("b", 2, *on_one()))
+        broker.metadata.image = replace(newer, partition_count=partitions + 1)
+        broker.metadata.answers.clear()
+        before = await asyncio.gather(*waiting)
+        return before, await settled(api_03_metadata.handle(broker, ctx, request_))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(api_03_metadata, "_answer", counted)
+        before, after = asyncio.run(scenario())
+    decoded = [_read(each) for each in (*before, after)]
+    assert all(len(each.topics[0].partitions) == partitions for each in decoded)
+    assert [one.name for one in decoded[-1].topics if not one.error_code] == ["wide", "b"]
+    if request_.topics is None:
+        assert len(made) <= 3, "waiting clients share an answer"
+
+
+def _read(reply: Any) -> MetadataResponse:
+    return decode(MetadataResponse, 13, encode(reply, 13) if isinstance(reply, MetadataResponse) else reply.body)
 
 
 def test_metadata_finds_topics_by_id_and_returns_each_once() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.broker.handlers.cluster_view import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS, ClusterView
 from penstock.broker.limits.audit import MAX_NAMES, OK
 from penstock.broker.requests.encoded_responses import SMALL_ITEMS, Encoded, encoded_aside
-from penstock.broker.requests.steps import Steps, run_steps
+from penstock.broker.requests.steps import Steps, run_at_once, run_steps
 from penstock.metadata.image import Endpoint, TopicImage
 from penstock.metadata.names import name_problem
 from penstock.net.later import Later, settled
@@ -128,7 +128,7 @@ def _all_topics(broker: Broker, ctx: RequestContext, request: MetadataRequest) -
     if kept is not None:
         return kept
     if broker.metadata.image.partition_count <= SMALL_ITEMS:
-        encoded = Encoded(encode((yield from _described(broker, ctx, request)), ctx.api_version))
+        encoded = Encoded(encode(run_at_once(_described(broker, ctx, request)), ctx.api_version))
         broker.metadata.answers[key] = encoded
         return encoded
     lock = broker.metadata.answers.setdefault(("lock", *key), asyncio.Lock())

@@ -20,6 +20,16 @@ Steps = Generator[Awaitable[Any] | None, Any, R]
 STEPS_PER_PASS = 200
 
 
+def run_at_once(steps: Steps[R]) -> R:
+    """Runs a generator handler that never waits, without a pass of the event loop in between. Returns its result."""
+    try:
+        while True:
+            next(steps)
+    except StopIteration as done:
+        result: R = done.value
+        return result
+
+
 def run_steps(steps: Steps[R]) -> R | Later[R]:
     """Runs a generator handler and returns its result.
 

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from replica_cluster import NOW_MS, TOPIC, TOPIC_ID, Cluster, batch, run, until
 
 from penstock.broker.replicas.followed_partition import FollowedPartition
 from penstock.broker.replicas.replica_fetcher import ReplicaFetcher
+from penstock.log.flush import make_countable
 from penstock.log.log import Log
 from penstock.metadata.image import PartitionImage
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -167,6 +169,75 @@ def test_follower_pauses_if_the_leader_reports_the_same_divergence_again() -> No
         fetcher._truncate(entry, 1, 5)  # nothing to truncate
         assert entry.key in fetcher._paused
         await until(lambda: entry.key not in fetcher._paused)
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_follower_pauses_if_the_leader_loses_its_fetch_session_again_and_again() -> None:
+    times: list[float] = []
+
+    async def forgetful(request: Any) -> FetchResponse:
+        times.append(asyncio.get_running_loop().time())
+        return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+
+    async def scenario() -> None:
+        cluster = Cluster(1, 2, replica_fetch_backoff_ms="100")
+        cluster[1].serve = forgetful  # type: ignore[method-assign]
+        await cluster.start(led_by_1(1, 2))
+        await until(lambda: len(times) == 6)
+        await cluster.close()
+
+    run(scenario())
+    pauses = [after - before for before, after in pairwise(times)]
+    assert pauses[0] < 0.1, "the first time, a new session is asked for at once"
+    assert min(pauses[1:]) >= 0.1
+
+
+def test_follower_no_longer_fetches_a_partition_that_it_leads_now() -> None:
+    def named(cluster: Cluster) -> set[int]:
+        return {each.partition for fetch in cluster[1].fetches for topic in fetch.topics for each in topic.partitions}
+
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2))
+        cluster.widen(led_by_1(1, 2))
+        fetcher = fetcher_of(cluster, 2)
+        await until(lambda: len(fetcher) == 2 and bool(cluster[1].fetches))
+        cluster._change(replace(cluster.partition, leader=2, leader_epoch=2), None, led_by_1(1, 2))
+        cluster.publish()
+        cluster.cut.add((2, 1))
+        await until(lambda: fetcher._failures > 0)
+        cluster[1].fetches.clear()
+        cluster.cut.clear()
+        await until(lambda: 1 in named(cluster))  # the first fetch of a session names all partitions
+        assert named(cluster) == {1}
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_leader_with_a_slow_disk_commits_records_at_the_end_of_its_own_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = asyncio.Event()
+
+    async def slow(log: Log) -> None:
+        await gate.wait()
+        await make_countable(log)
+
+    monkeypatch.setattr("penstock.broker.replicas.partition.make_countable", slow)
+
+    async def scenario() -> None:
+        cluster = Cluster(1, 2, replica_fetch_wait_max_ms="60000", replica_lag_time_max_ms="300000")
+        await cluster.start(led_by_1(1, 2), flush_messages="1")
+        end = cluster[1].append(b"a")
+        await until(
+            lambda: cluster[1].partition.log.log_end_offset == fetcher_of(cluster, 2)._followed[TOPIC_ID, 0].asked
+        )
+        assert cluster[1].partition.log.high_watermark == 0
+        gate.set()
+        began = asyncio.get_running_loop().time()
+        await cluster[1].partition.committed(end)
+        assert asyncio.get_running_loop().time() - began < 1, "the follower's parked fetch does not end before"
         await cluster.close()
 
     run(scenario())

@@ -5,7 +5,9 @@
       └► closed         └► refused: answered, then closed once the peer has read the answer, or after LINGER_S
 
 A response may be a stream without an end. The next part is made only when all earlier parts are sent; a peer that takes
-nothing for SLOW_S is cut off.
+nothing for SLOW_S is cut off. A long answer is sent in parts of PART_BYTES too, so that a connection buffers no more.
+
+A connection on trial has no place among the server's connections: a probe is answered, anything else is refused.
 
 One request is answered at a time. Meanwhile the connection reads no bytes, so pipelined requests wait in the kernel.
 """
@@ -26,6 +28,7 @@ from penstock.http.messages import (
     FAILED,
     HEADER_MAX_BYTES,
     NO_PEER,
+    PROBES,
     SAFE_HEADERS,
     BodyStream,
     Peer,
@@ -45,6 +48,12 @@ RECEIVE_S = 10.0
 ANSWER_S = 30.0
 #: Longest time for which the peer of a stream may leave a part unread.
 SLOW_S = 20.0
+#: Longest time in which a connection on trial has to send its request.
+TRIAL_S = 2.0
+#: Bytes of a long answer that wait for the peer at a time. The rest waits in the answer, which connections may share.
+PART_BYTES = 256 * 1024
+#: A peer reads slowly if, after SLOW_AFTER_S, it has taken a part at less than SLOW_BYTES_PER_S.
+SLOW_AFTER_S, SLOW_BYTES_PER_S = 1.0, 16 * 1024
 #: A refused peer may still be sending: an immediate close would reset the connection and lose the answer.
 LINGER_S = 1.0
 LINGER_MAX_BYTES = 256 * 1024
@@ -58,7 +67,13 @@ class ConnectionServer(Protocol):
     names: Names
     stopping: bool
 
-    def admit(self, connection: HttpConnection) -> Response | None: ...
+    def admit(self, connection: HttpConnection) -> Response | None:
+        """Returns None if the connection has a place; otherwise the answer to a request that is not a probe."""
+        ...
+
+    def refuse_unread(self, connection: HttpConnection, size: int) -> Response | None:
+        """Returns None if the connection may get an answer of `size` bytes; otherwise the answer in its place."""
+        ...
 
     def forget(self, connection: HttpConnection) -> None: ...
 
@@ -78,6 +93,10 @@ class HttpConnection(asyncio.Protocol):
         self._head_only = False
         self._receiving = False
         self._unsent = False
+        #: Bytes in the transport, and the time, when the peer began to leave bytes unread.
+        self._unsent_from, self._unsent_since = 0, 0.0
+        #: Bytes of a long answer that are not in the transport yet.
+        self._left = 0
         self._lingering = 0
         self._paused = False
         self.peer = NO_PEER
@@ -85,6 +104,31 @@ class HttpConnection(asyncio.Protocol):
         #: Completed when all bytes of a stream so far are sent.
         self._sent: asyncio.Future[None] | None = None
         self._delayed = False
+        #: The answer to any request that is not a probe; None for a connection that has a place.
+        self._on_trial: Response | None = None
+
+    @property
+    def host(self) -> str:
+        return self.peer.host
+
+    @property
+    def unread_bytes(self) -> int:
+        """Returns the bytes of the current answer that the peer has not taken."""
+        return self._left + self.buffered_bytes
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Returns the bytes that wait in the transport for the peer."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    @property
+    def reads_slowly(self) -> bool:
+        """Returns True if the peer takes the current part of its answer too slowly, or not at all."""
+        if not self._unsent or self._transport is None:
+            return False
+        took_s = asyncio.get_running_loop().time() - self._unsent_since
+        taken = self._unsent_from - self.buffered_bytes
+        return took_s >= SLOW_AFTER_S and taken < took_s * SLOW_BYTES_PER_S
 
     @property
     def idle(self) -> bool:
@@ -101,11 +145,8 @@ class HttpConnection(asyncio.Protocol):
         self.peer = _peer_of(self._transport)
         # So that resume_writing signals an empty buffer. A TLS transport pauses at `high` bytes already, not beyond.
         self._transport.set_write_buffer_limits(high=1 if self.peer.tls else 0, low=0)
-        refusal = self._server.admit(self)
-        if refusal is not None:
-            self._refuse(refusal)
-        else:
-            self._within(IDLE_S, self.abort)
+        self._on_trial = self._server.admit(self)
+        self._within(IDLE_S if self._on_trial is None else TRIAL_S, self.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -145,6 +186,7 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._unsent = True
+        self._unsent_from, self._unsent_since = self.buffered_bytes, asyncio.get_running_loop().time()
 
     def resume_writing(self) -> None:
         self._unsent = False
@@ -174,7 +216,7 @@ class HttpConnection(asyncio.Protocol):
                 case h11.NEED_DATA:
                     if not self._receiving and self._http.trailing_data[0]:
                         self._receiving = True
-                        self._within(RECEIVE_S, self._too_slow)
+                        self._within(RECEIVE_S if self._on_trial is None else TRIAL_S, self._too_slow)
                     return
                 case h11.Request():
                     self._requested(event)
@@ -199,6 +241,8 @@ class HttpConnection(asyncio.Protocol):
         found = parse_request(event.method, event.target, event.headers, self._server.names, self.peer)
         if isinstance(found, Response):
             self._refuse(found)
+        elif self._on_trial is not None and found.path not in PROBES:
+            self._refuse(self._on_trial)
         else:
             self._request, self._body = found, []
 
@@ -220,7 +264,7 @@ class HttpConnection(asyncio.Protocol):
         if response.stream is not None:
             await self._stream(response, response.stream)
         else:
-            self._send(response)
+            await self._send_in_parts(self._server.refuse_unread(self, len(response.body)) or response)
         self._task = None
         if not self._unsent:
             self._answered()
@@ -233,7 +277,9 @@ class HttpConnection(asyncio.Protocol):
             if not self._head_only:
                 async for part in stream:
                     self._write(self._http.send(h11.Data(data=part)))
+                    self._within(SLOW_S, self.abort)
                     await self._all_sent()
+                    self._cancel_timer()
             self._write(self._http.send(h11.EndOfMessage()))
         except Exception:
             logger.exception("a streamed HTTP response failed after its first bytes, so its connection is closed")
@@ -243,12 +289,10 @@ class HttpConnection(asyncio.Protocol):
             await stream.aclose()
 
     async def _all_sent(self) -> None:
-        """Waits until the peer has taken all bytes. Cuts the connection after SLOW_S."""
+        """Waits until the peer has taken all bytes."""
         if self._unsent:
             self._sent = asyncio.get_running_loop().create_future()
-            self._within(SLOW_S, self.abort)
             await self._sent
-        self._cancel_timer()
 
     def _answered(self) -> None:
         """Goes on to the next request on this connection. Called when all bytes of a response are sent."""
@@ -263,6 +307,20 @@ class HttpConnection(asyncio.Protocol):
             self._close()
 
     # --- responses
+
+    async def _send_in_parts(self, response: Response) -> None:
+        """Sends a response; a part of a long body only when the peer has taken the part before."""
+        size = len(response.body)
+        if self._head_only or size <= PART_BYTES:
+            self._send(response)
+            return
+        self._write(self._head(response, ("Content-Length", str(size))))
+        for start in range(0, size, PART_BYTES):
+            self._left = size - start
+            await self._all_sent()
+            self._left = max(0, size - start - PART_BYTES)
+            self._write(self._http.send(h11.Data(data=response.body[start : start + PART_BYTES])))
+        self._write(self._http.send(h11.EndOfMessage()))
 
     def _send(self, response: Response, *, last: bool = False) -> None:
         if self._transport is None:
@@ -282,7 +340,7 @@ class HttpConnection(asyncio.Protocol):
             *response.headers,
             *more,
         ]
-        if last or self._server.stopping:
+        if last or self._on_trial is not None or self._server.stopping:
             headers.append(("Connection", "close"))
         reason = HTTPStatus(response.status).phrase
         return self._http.send(h11.Response(status_code=response.status, headers=headers, reason=reason.encode()))

@@ -17,6 +17,8 @@ QUERY_MAX_FIELDS = 8
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 READS = ("GET", "HEAD")
 CHANGES = frozenset(METHODS) - frozenset(READS)
+#: Paths that need no login, and that are answered even if the server is full.
+PROBES = ("/livez", "/readyz")
 #: Limit of a body, which only changes have.
 BODY_MAX_BYTES = 1024 * 1024
 
@@ -133,7 +135,14 @@ NOT_FOUND = text(404, "There is nothing here: / is the console, /metrics the met
 NOT_READY = text(503, "The broker is starting: try again in a moment.", ("Retry-After", "1"))
 #: A node that reads its logs is alive: a restart would only make it read them again.
 STARTING = as_json({"status": "starting"})
-TOO_MANY = text(503, "Too many connections are open here: try again later.", ("Retry-After", "5"))
+_LATER = ("Retry-After", "5")
+TOO_MANY = text(503, "Too many connections are open here: try again later.", _LATER)
+TOO_MANY_OF_HOST = text(
+    503,
+    "Too many connections of your address are open here (penstock.http.max.connections.per.ip): close some.",
+    _LATER,
+)
+TOO_MUCH_UNREAD = text(503, "The connections of your address leave too many bytes unread: read or close them.", _LATER)
 FAILED = text(500, "This page failed; the broker's log has the cause.")
 
 

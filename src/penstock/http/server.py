@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.http.address import HttpAddress, Names
-from penstock.net.limits import AT_ONCE, LimitedLog
+from penstock.http.places import Limit, Places
+from penstock.net.limits import AT_ONCE, ConnectionCounts, LimitedLog, Limits
 
 if TYPE_CHECKING:
     import ssl
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 64
 #: TLS handshakes that may be in progress at a time: in all, and of one host.
 MAX_HANDSHAKES, MAX_HANDSHAKES_OF_HOST = 128, 48
+#: Default of penstock.http.max.connections.per.ip.
+PER_HOST = 32
 STOP_S = 1.0
 
 
@@ -37,27 +39,29 @@ class Site(Protocol):
 
 
 class Handshakes:
-    """Counts the TLS handshakes in progress, in all and per host, so that slow peers can't block new connections."""
+    """Implements `TlsAdmission`: counts the TLS handshakes in progress, so that slow peers can't block new connections."""
 
     def __init__(self, tls: Callable[[], ssl.SSLContext]) -> None:
         self._tls = tls
-        self._by_host: dict[str, int] = {}
+        self._counts = ConnectionCounts(
+            Limits(
+                max_connections=MAX_HANDSHAKES, max_connections_per_ip=MAX_HANDSHAKES_OF_HOST, loopback_connections=0
+            )
+        )
         self._log = LimitedLog(logger, time.monotonic)
 
     def context(self) -> ssl.SSLContext:
         return self._tls()
 
     def enter(self, host: str) -> Arrival | None:
-        mine = self._by_host.get(host, 0)
-        if mine >= MAX_HANDSHAKES_OF_HOST or sum(self._by_host.values()) >= MAX_HANDSHAKES:
+        if self._counts.refusal(host) is not None:
             return None
-        self._by_host[host] = mine + 1
+        self._counts.add(host)
         return AT_ONCE
 
     def leave(self, host: str) -> None:
-        left = self._by_host.pop(host, 0) - 1
-        if left > 0:
-            self._by_host[host] = left
+        if self._counts.of(host):  # a listener that closes ends handshakes that are already complete
+            self._counts.remove(host)
 
     def failed(self, host: str, reason: str) -> None:
         self._log.info("handshake", lambda: f"the TLS handshake of {host} with the HTTP listener failed: {reason}")
@@ -72,15 +76,21 @@ class HttpServer:
         network: Network,
         names: Iterable[str] = (),
         tls: Callable[[], ssl.SSLContext] | None = None,
+        *,
+        per_host: int = PER_HOST,
     ) -> None:
-        """Prepares the server. `tls` returns the current TLS context; None serves without TLS."""
+        """Prepares the server. `tls` returns the current TLS context; None serves without TLS.
+
+        `per_host` limits the connections of one address.
+        """
         self.names = Names(address, names)
         self.stopping = False
         self._address = address
         self._network = network
         self._handshakes = None if tls is None else Handshakes(tls)
         self._listening: Listening | None = None
-        self._connections: set[HttpConnection] = set()
+        self._places: Places[HttpConnection] = Places(per_host)
+        self._log = LimitedLog(logger, time.monotonic)
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._make: Callable[[], Site] | None = None
@@ -99,7 +109,11 @@ class HttpServer:
 
     @property
     def connections(self) -> int:
-        return len(self._connections)
+        return len(self._places)
+
+    @property
+    def open_connections(self) -> list[HttpConnection]:
+        return list(self._places)
 
     def serve(self, make: Callable[[], Site]) -> None:
         """Sets the function that makes the site; the site answers all requests.
@@ -112,13 +126,13 @@ class HttpServer:
         self.stopping = True
         if self._listening is not None:
             self._listening.close()
-        for connection in list(self._connections):
+        for connection in self.open_connections:
             connection.finish()
         try:
             async with asyncio.timeout(STOP_S):
                 await self._quiet.wait()
         except TimeoutError:
-            for connection in list(self._connections):
+            for connection in self.open_connections:
                 connection.abort()
         if self._site is not None:
             await self._site.close()
@@ -131,29 +145,48 @@ class HttpServer:
         return HttpConnection(self)
 
     def admit(self, connection: HttpConnection) -> Response | None:
-        """Registers a connection and returns None.
+        """Registers a connection, and closes another one if this connection gets its place.
 
-        If too many connections are open, closes a connection without a request in progress, so that idle peers can't
-        keep health probes away. If all connections have a request in progress, returns the response that refuses the
-        new connection.
+        Returns None if the connection has a place; otherwise the answer to a request that is not a probe.
         """
-        from penstock.http.messages import TOO_MANY
+        from penstock.http.messages import TOO_MANY, TOO_MANY_OF_HOST
 
         if self._handshakes is not None:
-            self._handshakes.leave(connection.peer.host)
-        if len(self._connections) >= MAX_CONNECTIONS:
-            idle = next((each for each in self._connections if each.idle), None)
-            if idle is None:
-                return TOO_MANY
-            idle.abort()
-            self._connections.discard(idle)
-        self._connections.add(connection)
+            self._handshakes.leave(connection.host)
+        entry = self._places.enter(connection)
         self._quiet.clear()
+        if entry.closed is not None:
+            self._close_for_others(entry.closed)
+        match entry.on_trial:
+            case None:
+                return None
+            case Limit.HOST:
+                return TOO_MANY_OF_HOST
+            case Limit.ALL:
+                return TOO_MANY
+
+    def refuse_unread(self, connection: HttpConnection, size: int) -> Response | None:
+        """Closes connections of the same host that read too slowly, if their unread answers leave no room for another.
+
+        Returns None if the connection may get an answer of `size` bytes; otherwise the answer in its place.
+        """
+        from penstock.http.messages import TOO_MUCH_UNREAD
+
+        slow = self._places.in_the_way(connection, size)
+        if slow is None:
+            return TOO_MUCH_UNREAD
+        for each in slow:
+            self._close_for_others(each)
         return None
 
+    def _close_for_others(self, connection: HttpConnection) -> None:
+        if connection.reads_slowly:
+            self._log.info("slow", lambda: f"HTTP connection of {connection.host} closed: it does not read its answer")
+        connection.abort()
+
     def forget(self, connection: HttpConnection) -> None:
-        self._connections.discard(connection)
-        if not self._connections:
+        self._places.leave(connection)
+        if not self._places:
             self._quiet.set()
 
     async def respond(self, request: Request) -> Response:

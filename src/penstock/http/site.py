@@ -14,7 +14,7 @@ from penstock.http.cluster import ClusterFacts
 from penstock.http.events import known_events
 from penstock.http.exposition import CONTENT_TYPE
 from penstock.http.guard import NOBODY, VIEW_CLUSTER, VIEW_CONSOLE, AdmittedStream, Caller, Guard, Need
-from penstock.http.messages import READS, Request, Response, as_json, text
+from penstock.http.messages import PROBES, READS, Request, Response, as_json, text
 from penstock.http.metrics_page import MetricsPage
 from penstock.http.on_behalf import CallerClient
 from penstock.http.operations import Operations
@@ -49,7 +49,6 @@ MOVED = {
     "/api/pipelines": "/v1/pipelines",
 }
 REST_PREFIX = "/v1/"
-PROBES = ("/livez", "/readyz")
 
 
 @dataclass(frozen=True, slots=True)

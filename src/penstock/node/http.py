@@ -110,7 +110,13 @@ class HttpSide:
         await self.security.start()
         from penstock.http.server import HttpServer
 
-        server = HttpServer(self._address, self._world.network, self._names(self._address), self.security.tls)
+        server = HttpServer(
+            self._address,
+            self._world.network,
+            self._names(self._address),
+            self.security.tls,
+            per_host=self._world.settings.int("penstock.http.max.connections.per.ip"),
+        )
         try:
             await server.start()
         except OSError as error:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from penstock.http.address import HttpAddress
 from penstock.http.messages import Request, Response, text
-from penstock.http.server import HttpServer
+from penstock.http.server import PER_HOST, HttpServer
 from penstock.net.network import RealNetwork
 
 LIMIT_S = 120.0
@@ -30,9 +30,9 @@ class Site:
 
 
 @asynccontextmanager
-async def serving(site: Site | None) -> AsyncIterator[tuple[HttpServer, int]]:
+async def serving(site: Site | None, per_host: int = PER_HOST) -> AsyncIterator[tuple[HttpServer, int]]:
     """Yields a server and its port; without a site the server answers that it is not ready."""
-    server = HttpServer(HttpAddress("127.0.0.1", 0), RealNetwork())
+    server = HttpServer(HttpAddress("127.0.0.1", 0), RealNetwork(), per_host=per_host)
     await server.start()
     if site is not None:
         server.serve(lambda: site)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 
 import pytest
 from http_harness import Site, ask, body, get, serving, status
 
 from penstock.http import connection as connections
-from penstock.http import server as servers
+from penstock.http import places
 from penstock.http.connection import http_date
 from penstock.http.messages import BODY_MAX_BYTES, HEADER_MAX_BYTES, TARGET_MAX_BYTES, Request, Response, text
+from penstock.http.server import HttpServer
 
 #: More than the buffers of two sockets on loopback hold.
 ENDLESS_BYTES = 64 * 1024 * 1024
+ENDLESS = bytes(ENDLESS_BYTES)
 
 
 def answer_to(sent: bytes, site: Site | None = None) -> bytes:
@@ -180,7 +183,7 @@ def test_requests_before_the_broker_is_ready_get_503() -> None:
 def test_connections_above_the_limit_are_refused_while_all_open_connections_have_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(servers, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(places, "MAX_CONNECTIONS", 1)
 
     async def scenario() -> None:
         begun, answer = asyncio.Event(), asyncio.Event()
@@ -204,7 +207,7 @@ def test_connections_above_the_limit_are_refused_while_all_open_connections_have
 
 def test_idle_connection_is_closed_if_a_new_connection_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle peers can't keep the probe of an orchestrator away."""
-    monkeypatch.setattr(servers, "MAX_CONNECTIONS", 1)
+    monkeypatch.setattr(places, "MAX_CONNECTIONS", 1)
 
     async def scenario() -> None:
         async with serving(Site()) as (_, port):
@@ -217,6 +220,117 @@ def test_idle_connection_is_closed_if_a_new_connection_exceeds_the_limit(monkeyp
             writer.close()
 
     asyncio.run(scenario())
+
+
+class SlowReaders:
+    """Clients that ask for an endless answer and read nothing of it."""
+
+    def __init__(self, server: HttpServer, port: int) -> None:
+        self._server = server
+        self._port = port
+        self._sockets: list[socket.socket] = []
+
+    async def add(self, count: int) -> None:
+        """Connects more clients, and waits until the answers of all of them are stuck."""
+        for _ in range(count):
+            self._sockets.append(socket.create_connection(("127.0.0.1", self._port)))
+            self._sockets[-1].sendall(get("/endless"))
+        while sum(each.unread_bytes > 0 for each in self._server.open_connections) < len(self._sockets):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    def close(self) -> None:
+        for each in self._sockets:
+            each.close()
+
+
+async def endless(request: Request) -> Response:
+    if request.path == "/endless":
+        return Response(200, "text/plain", ENDLESS)
+    return text(200, request.path)
+
+
+@pytest.fixture
+def slow_readers_keep_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "UNREAD_MAX_BYTES", 10 * ENDLESS_BYTES)
+    monkeypatch.setattr(connections, "SLOW_AFTER_S", 1000.0)
+
+
+@pytest.mark.usefixtures("slow_readers_keep_their_places")
+def test_probes_are_answered_while_slow_readers_have_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "MAX_CONNECTIONS", 3)
+
+    async def scenario() -> None:
+        async with serving(Site(endless)) as (server, port):
+            with contextlib.closing(SlowReaders(server, port)) as readers:
+                await readers.add(3)
+                for probe in ("/livez", "/readyz"):
+                    answer = await ask(port, get(probe, more=""))
+                    assert (status(answer), b"connection: close" in answer.lower()) == (200, True)
+                refused = await ask(port, get("/metrics"))
+                assert (status(refused), b"Too many connections are open" in refused) == (503, True)
+
+    asyncio.run(scenario())
+
+
+def test_slow_readers_lose_their_places_to_new_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "MAX_CONNECTIONS", 3)
+    monkeypatch.setattr(places, "UNREAD_MAX_BYTES", 10 * ENDLESS_BYTES)
+    monkeypatch.setattr(connections, "SLOW_AFTER_S", 0.0)
+    monkeypatch.setattr(connections, "ANSWER_S", 1000.0)
+
+    async def scenario() -> None:
+        async with serving(Site(endless)) as (server, port):
+            with contextlib.closing(SlowReaders(server, port)) as readers:
+                await readers.add(3)
+                for _ in range(3):
+                    while status(await ask(port, get())) != 200:
+                        pass  # the buffers of a reader still take bytes
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("slow_readers_keep_their_places")
+def test_one_address_gets_no_more_than_its_connections() -> None:
+    async def scenario() -> None:
+        async with serving(Site(endless), per_host=2) as (server, port):
+            with contextlib.closing(SlowReaders(server, port)) as readers:
+                await readers.add(2)
+                refused = await ask(port, get())
+                assert (status(refused), b"penstock.http.max.connections.per.ip" in refused) == (503, True)
+                assert status(await ask(port, get("/livez"))) == 200
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("slow_readers_keep_their_places")
+def test_an_answer_is_refused_if_others_of_its_address_leave_too_much_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "UNREAD_MAX_BYTES", 1024 * 1024)
+
+    async def scenario() -> None:
+        async with serving(Site(endless)) as (server, port):
+            with contextlib.closing(SlowReaders(server, port)) as readers:
+                await readers.add(1)
+                refused = await ask(port, get())
+                assert (status(refused), b"leave too many bytes unread" in refused) == (503, True)
+
+    asyncio.run(scenario())
+
+
+def test_a_connection_buffers_one_part_of_a_long_answer() -> None:
+    async def scenario() -> None:
+        async with serving(Site(endless)) as (server, port):
+            with contextlib.closing(SlowReaders(server, port)) as readers:
+                await readers.add(1)
+                (one,) = server.open_connections
+                assert one.unread_bytes > 16 * connections.PART_BYTES
+                assert one.buffered_bytes <= connections.PART_BYTES
+
+    asyncio.run(scenario())
+
+
+def test_a_long_answer_arrives_whole() -> None:
+    answer = answer_to(get("/endless"), Site(endless))
+    assert body(answer) == ENDLESS
 
 
 def test_http_request_that_is_not_sent_completely_times_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from penstock.broker.events.kinds import CorruptionFound
 from penstock.client.share_consumer import Delivered
 from penstock.http import partition_metrics
 from penstock.http.pipelines import Pipeline
-from penstock.http.server import MAX_CONNECTIONS
+from penstock.http.places import MAX_CONNECTIONS
 from penstock.net.traffic import KNOWN
 from penstock.protocol.messages.api_08_offset_commit import (
     OffsetCommitRequest,

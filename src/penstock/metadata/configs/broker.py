@@ -150,6 +150,8 @@ penstock.history.interval.ms INT =10000 [1000..]
     Time between two samples of the rates and lags that the console plots; the last 360 samples are kept.
 penstock.http.listener STRING =
     Address for metrics, JSON and the console over HTTP, as host:port; empty disables it.
+penstock.http.max.connections.per.ip INT =32 [1..]
+    Limit of HTTP connections of one address; probes are answered beyond it. All addresses together may have 64.
 penstock.http.roles STRING =
     Roles of HTTP users, as view=User:a;operate=User:b;admin=User:c; empty gives every user every role.
 penstock.log.dirs.min.free.bytes LONG =67108864 [0..] cluster-wide

@@ -39,7 +39,7 @@ class Site(Protocol):
 
 
 class Handshakes:
-    """Implements `TlsAdmission`: counts the TLS handshakes in progress, so that slow peers can't block new connections."""
+    """Implements `TlsAdmission`: counts the TLS handshakes in progress, so that slow peers block nobody."""
 
     def __init__(self, tls: Callable[[], ssl.SSLContext]) -> None:
         self._tls = tls

@@ -23,6 +23,7 @@ from penstock.http.pipelines import of_cluster
 from penstock.http.rates import Rates
 from penstock.http.rest.api import ROUTES
 from penstock.http.rest.problems import problem
+from penstock.http.rest.record_decoder import RecordDecoder
 from penstock.http.rest.record_rows import RecordViews
 from penstock.http.rest.routes import Match, Router
 from penstock.http.rest.service import Service
@@ -75,6 +76,7 @@ class Site:
         self._guard = Guard(broker, view.roles, view.login)
         self._router = Router(ROUTES)
         self._operations = Operations(broker.clock.wall_ms)
+        self._decoder = RecordDecoder()
         self._views = RecordViews(view.schemas)
         self._service = Service(
             broker,
@@ -84,6 +86,7 @@ class Site:
             self._pipelines.get,
             self._operations,
             Streams(),
+            self._decoder,
             self._views,
             view.history,
             view.cleaner,
@@ -142,6 +145,7 @@ class Site:
         for shared in (self._pipelines, self._metrics, self._state, self._events):
             shared.cancel()
         await self._operations.close()
+        self._decoder.close()
         self._views.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self._cluster.close()

@@ -1,4 +1,4 @@
-"""Converts records to JSON, filters them, and limits the size of an answer.
+"""Converts records to JSON, and limits the size of an answer.
 
 A key, a value or a header is `{"text": …}` if it is UTF-8, otherwise `{"base64": …}`; null stays null. Keys and values
 may have a view besides (`formats/views.py`).
@@ -14,29 +14,18 @@ from typing import TYPE_CHECKING, Any
 from penstock.formats.schemas import Schemas
 from penstock.formats.views import AUTO, KEY, VALUE, VIEWS, Viewing, shown
 from penstock.http.rest.fields import Field
-from penstock.records.record import read_records
 
 if TYPE_CHECKING:
     from penstock.records.record import Record
 
 #: Bytes of keys, values and headers in one answer. A longer record is shown without its value.
 ANSWER_MAX_BYTES = 2 * 1024 * 1024
-#: Bytes of one batch after decompression; larger batches are left out, because they cost too much memory.
-BATCH_MAX_BYTES = 8 * 1024 * 1024
 
 
 def record_size(record: Record) -> int:
     """Returns how many bytes the record's key, value and headers (with their names) add to an answer."""
     headers = sum(len(name) + len(value or b"") for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers
-
-
-def matching_records(batch: memoryview, first: int, wanted: bytes) -> list[Record]:
-    """Returns the records at offset `first` or later that contain `wanted` in their key or value.
-
-    Raises KafkaError(MESSAGE_TOO_LARGE) if the batch is larger than BATCH_MAX_BYTES after decompression.
-    """
-    return [each for each in read_records(batch, BATCH_MAX_BYTES) if each.offset >= first and each.contains(wanted)]
 
 
 def _row(partition: int, record: Record, max_bytes: int, viewing: Viewing) -> dict[str, Any]:

@@ -1,13 +1,14 @@
 """Streams new records of a topic as server-sent events, and searches a whole topic in the background.
 
-Both use a separate channel of the client and decode in a thread. After each fetch they pause for as long as the
-decoding took, so that they use at most about half of one thread.
+Both use a separate channel of the client and decode in the thread of `RecordDecoder`. After each step they pause for as
+long as the step took, so that they use at most about half of this thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.consumer import Consumer, ConsumerSettings, Position
@@ -15,7 +16,7 @@ from penstock.client.offsets import list_offsets
 from penstock.http.rest.fields import Field, list_of
 from penstock.http.rest.groups import partitions_of_topics
 from penstock.http.rest.problems import Problem
-from penstock.http.rest.record_rows import ANSWER_MAX_BYTES, VIEW_FIELDS, matching_records, record_size
+from penstock.http.rest.record_rows import ANSWER_MAX_BYTES, VIEW_FIELDS, record_size
 from penstock.http.rest.records import FETCH_BYTES, RECORDS_MAX, TOPIC
 from penstock.http.rest.routes import Call, Route
 from penstock.http.streams import HEARTBEAT, HEARTBEAT_S, message
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
     from penstock.client.fetched import Fetched
     from penstock.http.operations import Operation
+    from penstock.http.rest.record_decoder import RecordDecoder
     from penstock.http.rest.service import Service
     from penstock.http.streams import Chunks
     from penstock.protocol.vocabulary import TopicPartition
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 Rows = Callable[[int, "Sequence[Record]"], Awaitable[list[Row]]]
 """Makes the rows of a partition's records."""
+Decode = Callable[["list[Fetched]"], AsyncIterator[tuple[int, "list[Record]"]]]
+"""Yields the wanted records of fetched batches, with their partitions."""
 #: Partitions that one stream or search may read.
 PARTITIONS_MAX = 1000
 #: Records that a stream sends after one fetch; the others are skipped and counted.
@@ -64,11 +68,12 @@ async def stream_records(service: Service, call: Call) -> Any:
         viewing = service.views.viewing(call.path["topic"], call.query)
         return service.views.rows(partition, records, viewing, STREAMED_MAX_BYTES)
 
-    return service.streams.open(lambda slot: _tail(client, slot, dict.fromkeys(wanted, position), contains, rows))
+    start, decode = dict.fromkeys(wanted, position), partial(_decoded, service.decoder, contains)
+    return service.streams.open(lambda slot: _tail(client, slot, start, decode, rows))
 
 
 async def _tail(
-    client: AsyncClient, slot: int, start: Mapping[TopicPartition, Position], contains: bytes, rows: Rows
+    client: AsyncClient, slot: int, start: Mapping[TopicPartition, Position], decode: Decode, rows: Rows
 ) -> Chunks:
     settings = ConsumerSettings(
         READ_COMMITTED,
@@ -81,18 +86,18 @@ async def _tail(
     try:
         async with Consumer(client, settings) as consumer:
             await consumer.assign(start)
-            async for chunk in _followed(consumer, contains, rows):
+            async for chunk in _followed(consumer, decode, rows):
                 yield chunk
     except KafkaError as error:  # the topic was deleted, for example, or an ACL
         yield message("problem", {"detail": error.message or error.code.name, "kafka_error": error.code.name})
 
 
-async def _followed(consumer: Consumer, contains: bytes, rows: Rows) -> AsyncIterator[bytes]:
+async def _followed(consumer: Consumer, decode: Decode, rows: Rows) -> AsyncIterator[bytes]:
     silent_s = 0.0
     while True:
         fetched = await consumer.poll(ROUND_S)
         sent = 0
-        async for partition, records in _decoded(fetched, contains):
+        async for partition, records in decode(fetched):
             for row in await rows(partition, records[: max(0, ROUND_MAX - sent)]):
                 yield message("record", row)
             sent += len(records)
@@ -122,21 +127,27 @@ async def _catch_up(consumer: Consumer, fetched: list[Fetched]) -> int:
     return max(0, skipped)
 
 
-async def _decoded(fetched: list[Fetched], contains: bytes) -> AsyncIterator[tuple[int, list[Record]]]:
-    """Yields the matching records of each batch with its partition. Leaves out batches that decompress to too much."""
+async def _decoded(
+    decoder: RecordDecoder, contains: bytes, fetched: list[Fetched]
+) -> AsyncIterator[tuple[int, list[Record]]]:
+    """Yields the matching records of each step with their partition. Leaves out batches that decompress to too much."""
     loop = asyncio.get_running_loop()
     for each in fetched:
         for _, batch in each.batches:
-            began_s = loop.time()
-            found: list[Record] = []
-            try:
-                found = await asyncio.to_thread(matching_records, batch, each.fetch_offset, contains)
-            except KafkaError as error:
-                if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
-                    raise
-            await asyncio.sleep(loop.time() - began_s)
-            if found:
-                yield each.partition, found
+            decoded = decoder.read(batch, each.fetch_offset, contains)
+            while True:
+                began_s = loop.time()
+                try:
+                    step = await decoded.next_step()
+                except KafkaError as error:
+                    if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
+                        raise
+                    step = None
+                await asyncio.sleep(loop.time() - began_s)
+                if step is None:
+                    break
+                if step.matches:
+                    yield each.partition, step.matches
 
 
 # --- search
@@ -164,8 +175,9 @@ async def search_records(service: Service, call: Call) -> Any:
         rows: list[Row] = []
         operation.result.update(records=rows, complete=False)
         room = ANSWER_MAX_BYTES
+        decode = partial(_decoded, service.decoder, contains.encode())
         for key, (start, end) in ranges.items():
-            async for records, moved in _found(client, key, start, end, contains.encode()):
+            async for records, moved in _found(client, key, start, end, decode):
                 operation.advance(moved)
                 taken = _fitting(records, limit - len(rows), room)
                 room -= sum(map(record_size, taken))
@@ -193,9 +205,9 @@ def _fitting(records: Sequence[Record], limit: int, room: int) -> list[Record]:
 
 
 async def _found(
-    client: AsyncClient, key: TopicPartition, start: int, end: int, contains: bytes
+    client: AsyncClient, key: TopicPartition, start: int, end: int, decode: Decode
 ) -> AsyncIterator[tuple[list[Record], int]]:
-    """Yields (records, 0) with the matching records of a batch, and ([], N) after each fetch that read N offsets."""
+    """Yields (records, 0) with the matching records of a step, and ([], N) after each fetch that read N offsets."""
     settings = ConsumerSettings(
         READ_COMMITTED, max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES, reset=EARLIEST, channel="search"
     )
@@ -204,7 +216,7 @@ async def _found(
         at = start
         while at < end:
             fetched = await consumer.poll()
-            async for _, records in _decoded(fetched, contains):
+            async for _, records in decode(fetched):
                 yield [each for each in records if each.offset < end], 0
             reached = min(end, max(at, consumer.position(key)))
             yield [], reached - at

@@ -8,19 +8,22 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from penstock.client.consumer import Consumer, ConsumerSettings, Since
 from penstock.client.offsets import list_offsets
 from penstock.client.producer import Producer
 from penstock.http.rest.fields import Field, FieldError, list_of, object_of
 from penstock.http.rest.problems import Problem
-from penstock.http.rest.record_rows import ANSWER_MAX_BYTES, VIEW_FIELDS, matching_records, record_size
+from penstock.http.rest.record_rows import ANSWER_MAX_BYTES, VIEW_FIELDS, record_size
 from penstock.http.rest.routes import Call, Route
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED
 
 if TYPE_CHECKING:
+    from penstock.client.fetched import Fetched
+    from penstock.http.rest.record_decoder import RecordDecoder, Step
     from penstock.http.rest.service import Service
     from penstock.records.record import Record
 
@@ -31,6 +34,38 @@ READ_S = 5.0
 FETCH_BYTES = 256 * 1024
 
 
+@dataclass(slots=True)
+class RecordPage:
+    """Collects the matching records of one answer, until one of its limits is reached."""
+
+    limit: int
+    next_offset: int
+    found: list[Record] = field(default_factory=list)
+    batches_left_out: int = 0
+    full: bool = False
+    _room: int = READ_MAX_BYTES
+    _answer_room: int = ANSWER_MAX_BYTES
+
+    def add(self, step: Step) -> None:
+        for record in step.matches:
+            size = record_size(record)
+            self._answer_room -= size
+            if self._answer_room < 0 and self.found:
+                self.next_offset, self.full = record.offset, True
+                return
+            self.found.append(record)
+            self.spend(size)
+            if len(self.found) == self.limit:
+                self.next_offset, self.full = record.offset + 1, True
+                return
+        self.next_offset = max(self.next_offset, step.next_offset)
+
+    def spend(self, size: int) -> None:
+        """Counts bytes that were read for this answer."""
+        self._room -= size
+        self.full = self.full or self._room <= 0
+
+
 async def read_records(service: Service, call: Call) -> Any:
     """Reads records of one partition.
 
@@ -38,51 +73,56 @@ async def read_records(service: Service, call: Call) -> Any:
     """
     topic, partition = call.path["topic"], call.query["partition"]
     service.partition(topic, partition)
-    found = await _read(service, call, topic, partition)
-    rows = await service.views.rows(partition, found.records, service.views.viewing(topic, call.query))
-    return {**found._asdict(), "records": rows}
+    page, end = await _read(service, call, topic, partition)
+    rows = await service.views.rows(partition, page.found, service.views.viewing(topic, call.query))
+    return {
+        "records": rows,
+        "next_offset": page.next_offset,
+        "end_offset": end,
+        "batches_left_out": page.batches_left_out,
+    }
 
 
-class _Found(NamedTuple):
-    records: list[Record]
-    next_offset: int
-    end_offset: int
-    batches_left_out: int
-
-
-async def _read(service: Service, call: Call, topic: str, partition: int) -> _Found:
+async def _read(service: Service, call: Call, topic: str, partition: int) -> tuple[RecordPage, int]:
+    """Returns the records of an answer, and the end of the partition."""
     client, key = await service.client(), (topic, partition)
     end = (await list_offsets(client, {key: LATEST}))[key].offset
-    limit, wanted = call.query.get("limit", 50), call.query.get("contains", "").encode()
-    found: list[Record] = []
-    room, answer_room, left_out = READ_MAX_BYTES, ANSWER_MAX_BYTES, 0
+    wanted = call.query.get("contains", "").encode()
     settings = ConsumerSettings(READ_COMMITTED, max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES)
-    stop_at = asyncio.get_running_loop().time() + READ_S
     async with Consumer(client, settings) as consumer:
         await consumer.assign({key: _start(call)})
-        next_offset = consumer.position(key)
-        if next_offset > end:
-            raise Problem(400, f"offset can't be {next_offset}: {topic}-{partition} ends at {end}.")
-        while next_offset < end and len(found) < limit and room > 0 and asyncio.get_running_loop().time() < stop_at:
+        stop_at = asyncio.get_running_loop().time() + READ_S
+        page = RecordPage(call.query.get("limit", 50), consumer.position(key))
+        if page.next_offset > end:
+            raise Problem(400, f"offset can't be {page.next_offset}: {topic}-{partition} ends at {end}.")
+        while page.next_offset < end and not page.full and asyncio.get_running_loop().time() < stop_at:
             for fetched in await consumer.poll():
-                for header, batch in fetched.batches:
-                    try:
-                        records = await asyncio.to_thread(matching_records, batch, fetched.fetch_offset, wanted)
-                    except KafkaError as error:
-                        if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
-                            raise
-                        records, left_out = [], left_out + 1
-                    for record in records:
-                        answer_room -= record_size(record)
-                        if len(found) >= limit or (answer_room < 0 and found):
-                            return _Found(found, record.offset, end, left_out)
-                        found.append(record)
-                    next_offset = header.base_offset + header.last_offset_delta + 1
-                    room -= len(batch) + sum(map(record_size, records))
-                    if room <= 0:
-                        return _Found(found, next_offset, end, left_out)
-            next_offset = max(next_offset, consumer.position(key))
-    return _Found(found, next_offset, end, left_out)
+                await _add_fetched(service.decoder, fetched, wanted, page, stop_at)
+            if not page.full:
+                page.next_offset = max(page.next_offset, consumer.position(key))
+    return page, end
+
+
+async def _add_fetched(
+    decoder: RecordDecoder, fetched: Fetched, wanted: bytes, page: RecordPage, stop_at: float
+) -> None:
+    """Adds the matching records of one fetch to the page, until the page is full or the time is over."""
+    loop = asyncio.get_running_loop()
+    for header, batch in fetched.batches:
+        decoded = decoder.read(batch, fetched.fetch_offset, wanted)
+        try:
+            while not page.full and (step := await decoded.next_step()) is not None:
+                page.add(step)
+                if loop.time() >= stop_at and step.next_offset > fetched.fetch_offset:
+                    page.full = True
+        except KafkaError as error:
+            if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
+                raise
+            page.batches_left_out += 1
+        if page.full:
+            return
+        page.next_offset = max(page.next_offset, header.base_offset + header.last_offset_delta + 1)
+        page.spend(len(batch))
 
 
 def _start(call: Call) -> int | Since:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.http.operations import Operation, Operations, Work
     from penstock.http.overview import Overview
     from penstock.http.pipelines import Pipeline
+    from penstock.http.rest.record_decoder import RecordDecoder
     from penstock.http.rest.record_rows import RecordViews
     from penstock.http.streams import Streams
     from penstock.log.cleaner import Cleaner
@@ -49,6 +50,7 @@ class Service:
     pipelines: Callable[[], Awaitable[list[Pipeline]]]
     operations: Operations
     streams: Streams
+    decoder: RecordDecoder
     views: RecordViews
     history: History
     cleaner: Cleaner | None = None

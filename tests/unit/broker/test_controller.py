@@ -22,7 +22,7 @@ from penstock.metadata.features import SUPPORTED_FEATURES, default_features
 from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage, TopicImage
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages import api_62_broker_registration as api_62
-from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest
+from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest, Suspicion
 from penstock.protocol.persisted.metadata.config_record import ConfigRecord
 from penstock.sim.engine.loop import Timeline
 
@@ -85,6 +85,8 @@ class FakeNetwork:
 
 
 class FakeConnection:
+    peer_host = "h"
+
     def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []
         self.state: dict[str, Any] = {}
@@ -159,12 +161,11 @@ class Stage:
         return await self.register(broker_id, life, ended=await self.refused(broker_id, life))
 
     async def beat(self, broker_id: int, **fields: Any) -> Any:
-        request = BrokerHeartbeatRequest(
-            broker_id=broker_id,
-            broker_epoch=self.log.image.brokers[broker_id].epoch,
-            current_metadata_offset=self.log.image.offset,
-            **fields,
-        )
+        known = {
+            "broker_epoch": self.log.image.brokers[broker_id].epoch,
+            "current_metadata_offset": self.log.image.offset,
+        }
+        request = BrokerHeartbeatRequest(broker_id=broker_id, **{**known, **fields})
         return await self.controller.heartbeat(request, self.context(broker_id))
 
     async def join(self, *broker_ids: int) -> None:
@@ -237,6 +238,24 @@ def test_a_broker_without_heartbeats_is_fenced_when_its_session_ends() -> None:
     stage = play(script)
     (failover,) = stage.controller.failovers
     assert (failover.broker_id, failover.partitions, stage.controller.failovers.count) == (1, 1, 1)
+
+
+def test_suspicions_are_heard_only_from_a_broker_with_its_registered_epoch() -> None:
+    heard: list[tuple[tuple[int, str], int]] = []
+
+    async def script(stage: Stage) -> None:
+        stage.controller.on_suspicions = lambda sender, suspicions: heard.append((sender, len(suspicions)))
+        await stage.join(1)
+        epoch = stage.log.image.brokers[1].epoch
+        for wrong in (epoch - 1, epoch + 1):
+            with pytest.raises(KafkaError) as refusal:
+                await stage.beat(1, broker_epoch=wrong, suspicions=[Suspicion(node_id=2)])
+            assert refusal.value.code is ErrorCode.STALE_BROKER_EPOCH
+        assert heard == []
+        await stage.beat(1, suspicions=[Suspicion(node_id=2)])
+
+    play(script)
+    assert heard == [((1, "h"), 1)]
 
 
 def test_events_of_unfenced_and_fenced_brokers_have_the_time_of_the_last_heartbeat() -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 from penstock.broker.events import NodeEvent
 from penstock.broker.events.kinds import QuarantineRefused
 from penstock.broker.guard.examiner import Examination
-from penstock.broker.guard.judge import MAX_WAITING, Judge
+from penstock.broker.guard.judge import MAX_OF_SENDER, MAX_SENDERS, Judge
 from penstock.broker.guard.probe import Place
 from penstock.guard.comparison import Comparison
 from penstock.guard.findings import NOBODY, Finding, Kind
@@ -18,7 +19,9 @@ from penstock.metadata.configs.settings import Settings
 from penstock.metadata.controller.partition_change import Rules
 from penstock.metadata.decision import Decision
 from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage
+from penstock.metadata.quarantine import QUARANTINED
 from penstock.protocol.messages.api_63_broker_heartbeat import Suspicion
+from penstock.protocol.vocabulary import ResourceType
 
 ID = bytes(range(16))
 WHOLE = PartitionImage((1, 2, 3), (1, 2, 3), 1)
@@ -65,10 +68,14 @@ class Court:
         self.submitted += 1
         return decide(self.image).reply
 
-    def hear(self, *suspicions: Suspicion) -> None:
+    def hear(self, *suspicions: Suspicion, sender: int = 1) -> None:
+        self.hear_all(((sender, "h"), suspicions))
+
+    def hear_all(self, *heartbeats: tuple[tuple[int, str], Sequence[Suspicion]]) -> None:
         async def work() -> None:
-            self.judge.hear(suspicions)
-            for _ in range(20 * len(suspicions)):
+            for sender, suspicions in heartbeats:
+                self.judge.hear(sender, suspicions)
+            for _ in range(20 * sum(len(each) for _, each in heartbeats)):
                 await asyncio.sleep(0)
             await self.judge.close()
 
@@ -136,11 +143,38 @@ def test_inactive_controller_does_not_examine_suspicions() -> None:
     assert observed.asked == []
 
 
-def test_controller_queues_a_bounded_number_of_suspicions_and_a_repeated_suspicion_once() -> None:
+def test_controller_queues_a_bounded_number_of_suspicions_of_a_sender_and_a_repeated_suspicion_once() -> None:
     observed = Observed()
-    many = [suspicion(partition) for partition in range(MAX_WAITING + 50)]
+    many = [suspicion(partition) for partition in range(MAX_OF_SENDER + 50)]
     Court(observed).hear(*many, *many)
-    assert len(observed.asked) == MAX_WAITING
+    assert len(observed.asked) == MAX_OF_SENDER
+
+
+def test_a_sender_of_many_suspicions_does_not_delay_those_of_others() -> None:
+    observed = Observed()
+    many = [suspicion(partition) for partition in range(MAX_OF_SENDER)]
+    heartbeats = [((3, "h3"), many), ((1, "h3"), many), ((1, "h1"), [suspicion(100), suspicion(101)])]
+    Court(observed).hear_all(*heartbeats)
+    examined = [key[1] for key, _ in observed.asked]
+    assert (examined.index(100), examined.index(101)) == (2, 5)
+    assert len(examined) == MAX_OF_SENDER + 2
+
+
+def test_the_number_of_senders_is_limited() -> None:
+    observed = Observed()
+    Court(observed).hear_all(*(((number, "h"), [suspicion(number)]) for number in range(MAX_SENDERS + 50)))
+    assert len(observed.asked) == MAX_SENDERS
+
+
+def test_a_sender_in_quarantine_is_not_heard() -> None:
+    observed = Observed(finding())
+    court = Court(observed)
+    configs = {QUARANTINED: "it lies"}
+    court.image = replace(court.image, configs={(ResourceType.BROKER, "3"): configs})
+    court.hear(suspicion(), sender=3)
+    assert observed.asked == []
+    Court(observed).hear(suspicion(), sender=3)
+    assert len(observed.asked) == 1
 
 
 def test_a_suspicion_with_a_negative_offset_is_examined_at_offset_0() -> None:

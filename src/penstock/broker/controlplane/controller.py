@@ -107,8 +107,8 @@ class Controller:
         self.beats = Heartbeats(settings.int("broker.session.timeout.ms"))
         self.failovers = Failovers(clock.wall_ms, observer)
         self.unclean_elections = 0
-        #: Called with the suspicions of brokers, if the guard is on.
-        self.on_suspicions: Callable[[Sequence[Suspicion]], None] | None = None
+        #: Called with the suspicions of a registered broker, its id and its host, if the guard is on.
+        self.on_suspicions: Callable[[tuple[int, str], Sequence[Suspicion]], None] | None = None
         self._watched: dict[int, tuple[RequestConnection, int]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks = Tasks()
@@ -194,9 +194,9 @@ class Controller:
             return self._heartbeat(image, request, rules)
 
         self._watch(request.broker_id, request.broker_epoch, ctx.connection)
+        reply = await self._metadata.submit(decide)  # refuses a broker that is not registered with this epoch
         if request.suspicions and self.on_suspicions is not None:
-            self.on_suspicions(request.suspicions)
-        reply = await self._metadata.submit(decide)
+            self.on_suspicions((request.broker_id, ctx.connection.peer_host), request.suspicions)
         return BrokerHeartbeatResponse(
             is_caught_up=reply.is_caught_up,
             is_fenced=reply.is_fenced,

@@ -1,7 +1,8 @@
 """Runs the guard on the active controller: examines suspected replicas, and puts faulty nodes in quarantine.
 
 A suspicion of a broker only names the partition to examine. The controller asks the replicas itself and counts only its
-own findings, so a node can't bring another node into quarantine by false reports.
+own findings, so a node can't bring another node into quarantine by false reports. Nor can a node keep the controller
+busy with them: each sender has a quota, senders take turns, and the suspicions of a node in quarantine are ignored.
 """
 
 from __future__ import annotations
@@ -30,10 +31,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Suspicions that wait for an examination; more are dropped, and their brokers send them again.
-MAX_WAITING = 200
+#: Suspicions of one sender that wait for an examination; more are dropped, and the sender sends them again.
+MAX_OF_SENDER = 32
+MAX_SENDERS = 200
 #: A refused quarantine of a node gets no further event for this time.
 REFUSAL_REPEAT_S = 600.0
+
+
+#: A broker id, and the host that sent its heartbeat: another host that uses the id does not use up its quota.
+Sender = tuple[int, str]
+#: Accused node, topic id, partition and offset.
+Subject = tuple[int, bytes, int, int]
 
 
 class Judge:
@@ -54,8 +62,8 @@ class Judge:
         self._metadata = metadata
         self._report = report
         self._observer = observer
-        #: Accused node, topic id, partition and offset, in the order of their arrival.
-        self._waiting: dict[tuple[int, bytes, int, int], None] = {}
+        #: The suspicions of each sender in the order of their arrival. The sender whose turn is next is the first one.
+        self._waiting: dict[Sender, dict[Subject, None]] = {}
         self._examinations = RepeatedRequest("examine suspicions", self._is_waiting, self._examine_next)
         self._refused_at: dict[int, float] = {}
         self.ledger = Ledger(self._threshold, settings.int("penstock.guard.window.ms"))
@@ -73,14 +81,19 @@ class Judge:
         self._controller.on_suspicions = None
         await self._examinations.close()
 
-    def hear(self, suspicions: Sequence[Suspicion]) -> None:
-        """Queues the suspicions of a broker's heartbeat. A task examines them one after the other.
+    def hear(self, sender: Sender, suspicions: Sequence[Suspicion]) -> None:
+        """Queues the suspicions of a broker's heartbeat. A task examines them one by one, those of all senders in turn.
 
         With a threshold of 0 no node is put in quarantine, so no suspicion is examined.
         """
-        for each in suspicions if self._threshold else ():
-            if len(self._waiting) < MAX_WAITING:
-                self._waiting[each.node_id, each.topic_id, each.partition, each.offset] = None
+        if not suspicions or not self._threshold or self._is_quarantined(sender[0]):
+            return
+        if sender not in self._waiting and len(self._waiting) >= MAX_SENDERS:
+            return
+        waiting = self._waiting.setdefault(sender, {})
+        for each in suspicions:
+            if len(waiting) < MAX_OF_SENDER:
+                waiting[each.node_id, each.topic_id, each.partition, each.offset] = None
         if self._is_waiting():
             self._examinations.start()
 
@@ -99,8 +112,7 @@ class Judge:
         return bool(self._waiting) and self._controller.active and not self._examinations.closed
 
     async def _examine_next(self) -> bool:
-        suspicion = accused, topic_id, partition, offset = next(iter(self._waiting))
-        del self._waiting[suspicion]
+        accused, topic_id, partition, offset = self._take_next()
         found = self._examiner.find((topic_id, partition))
         if found is None or accused not in found[1].replicas or self._is_quarantined(accused):
             return True
@@ -110,6 +122,16 @@ class Judge:
             if finding.accused != NOBODY and self._controller.active and not self._is_quarantined(finding.accused):
                 await self._count(finding)
         return True
+
+    def _take_next(self) -> Subject:
+        """Returns the first suspicion of the next sender, and removes it from the suspicions of all senders."""
+        sender = next(iter(self._waiting))
+        subject = next(iter(self._waiting[sender]))
+        self._waiting[sender] = self._waiting.pop(sender)  # its next turn is after all others
+        for each in self._waiting.values():
+            each.pop(subject, None)
+        self._waiting = {sender: waiting for sender, waiting in self._waiting.items() if waiting}
+        return subject
 
     def _is_quarantined(self, node_id: int) -> bool:
         return quarantine_reason(self._metadata.image, node_id) is not None

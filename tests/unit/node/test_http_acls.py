@@ -97,6 +97,26 @@ def test_acls_limit_what_an_http_user_may_do_if_an_authorizer_is_set() -> None:
     with_node(scenario, {**SECURED, **AUTHORIZER})
 
 
+def test_the_lag_history_of_a_group_has_only_topics_that_the_user_may_describe() -> None:
+    async def scenario(node: Node) -> None:
+        http = Http(node)
+        for topic in ("open", "closed"):
+            for path, body in (
+                ("/v1/topics", {"name": topic, "partitions": 1}),
+                (f"/v1/topics/{topic}/records", {"records": [{"value": "x"}] * 3}),
+            ):
+                assert (await http.ask(path, ADMIN, method="POST", body=body)).status == 201
+        reset = {"topics": ["open", "closed"], "earliest": True}
+        assert (await http.ask("/v1/groups/g/reset-offsets", ADMIN, method="POST", body=reset)).status == 200
+        await allow(node, "ann", AclResource.GROUP, "g", Operation.DESCRIBE)
+        await allow(node, "ann", AclResource.TOPIC, "open", Operation.DESCRIBE)
+        for user, lag in ((ADMIN, 6), (ANN, 3), (ADMIN, 6)):
+            seen = json.loads((await http.ask("/v1/groups/g", user)).body)
+            assert (seen["lag"], {each for _, each in seen["lag_history"]}) == (lag, {lag})
+
+    with_node(scenario, {**SECURED, **AUTHORIZER})
+
+
 #: Valid bodies of changes, by the name of the operation; all other changes have an empty body.
 BODIES: dict[str, Any] = {
     "create_topic": {"name": "hidden-new"},

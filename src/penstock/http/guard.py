@@ -57,6 +57,11 @@ class Caller:
     client_id: str = "http"
     """Method and path of the request, for log and audit lines."""
 
+    @property
+    def user(self) -> str:
+        """Returns who shares the limits of one user: the principal, or the address of a caller without a login."""
+        return f"{self.principal} at {self.host}" if self.principal == ANONYMOUS else self.principal
+
     def context(self, broker: Broker, api_key: int = DESCRIBE_CLUSTER, version: int = 0) -> RequestContext:
         """Returns the request context that the authorizer and the audit file use for a request of this caller."""
         known = None if self.principal == ANONYMOUS else self.principal

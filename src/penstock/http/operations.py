@@ -10,14 +10,18 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from penstock.http.shares import Shares
 from penstock.protocol.errors import KafkaError
+
+if TYPE_CHECKING:
+    from penstock.http.guard import Caller
 
 logger = logging.getLogger(__name__)
 
-#: Operations that run at the same time.
-MAX_RUNNING = 8
+#: Operations that run at the same time, in all and of one user.
+MAX_RUNNING, MAX_RUNNING_OF_USER = 8, 4
 #: Operations that are remembered, with those that have ended.
 MAX_KEPT = 100
 #: Notes that one operation keeps.
@@ -26,10 +30,6 @@ MAX_NOTES = 100
 
 class OperationError(Exception):
     """Raised by the code of an operation to mark the operation as failed. The message has subject, cause and remedy."""
-
-
-class TooManyOperationsError(Exception):
-    """Raised if MAX_RUNNING operations run already."""
 
 
 @dataclass(slots=True)
@@ -87,23 +87,27 @@ class Operations:
         self._wall_ms = wall_ms
         self._all: dict[int, Operation] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._shares = Shares("operations", "cancel one", MAX_RUNNING, MAX_RUNNING_OF_USER)
         self._last = 0
 
     def start(
-        self, principal: str, kind: str, about: str, work: Work, *, unit: str = "", total: int | None = None
+        self, caller: Caller, kind: str, about: str, work: Work, *, unit: str = "", total: int | None = None
     ) -> Operation:
-        """Starts an operation. Raises TooManyOperationsError."""
-        if len(self._tasks) >= MAX_RUNNING:
-            raise TooManyOperationsError
+        """Starts an operation of a caller. Raises LimitReachedError."""
+        self._shares.take(caller.user)
         self._last += 1
-        operation = Operation(self._last, principal, kind, about, self._wall_ms(), unit, total=total)
+        operation = Operation(self._last, caller.principal, kind, about, self._wall_ms(), unit, total=total)
         self._all[operation.number] = operation
         for number in [each for each in self._all if each not in self._tasks][: max(0, len(self._all) - MAX_KEPT)]:
             del self._all[number]
         task = asyncio.get_running_loop().create_task(self._run(operation, work), name=f"http: {kind}")
         self._tasks[operation.number] = task
-        task.add_done_callback(lambda _: self._tasks.pop(operation.number, None))
+        task.add_done_callback(lambda _: self._ended(operation, caller))
         return operation
+
+    def _ended(self, operation: Operation, caller: Caller) -> None:
+        del self._tasks[operation.number]
+        self._shares.give_back(caller.user)
 
     def list(self) -> list[Operation]:
         """Returns the operations, the newest first."""

@@ -11,8 +11,10 @@ import json
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-#: Streams open at the same time. Other requests keep the rest of the connections.
-MAX_STREAMS = 16
+from penstock.http.shares import Shares
+
+#: Streams open at the same time, in all and of one user. Other requests keep the rest of the connections.
+MAX_STREAMS, MAX_STREAMS_OF_USER = 16, 8
 HEARTBEAT_S = 10.0
 HEARTBEAT = b": alive\n\n"
 EVENT_STREAM = "text/event-stream"
@@ -25,29 +27,30 @@ def message(kind: str, value: Any) -> bytes:
     return f"event: {kind}\ndata: {json.dumps(value, separators=(',', ':'))}\n\n".encode()
 
 
-class TooManyStreamsError(Exception):
-    """Raised if MAX_STREAMS streams are open already."""
-
-
 class Streams:
     """Counts open streams, and gives each a slot number below MAX_STREAMS."""
 
     def __init__(self) -> None:
+        self._shares = Shares("streams", "close one", MAX_STREAMS, MAX_STREAMS_OF_USER)
         self._free = list(range(MAX_STREAMS))
 
-    def open(self, make: Callable[[int], Chunks]) -> EventStream:
-        """Opens a stream. Calls `make` with the stream's slot number to get the source of its events.
+    def open(self, user: str, make: Callable[[int], Chunks]) -> EventStream:
+        """Opens a stream of a user. Calls `make` with the stream's slot number to get the source of its events.
 
-        Raises TooManyStreamsError.
+        Raises LimitReachedError.
         """
-        if not self._free:
-            raise TooManyStreamsError
+        self._shares.take(user)
         slot = self._free.pop()
-        return EventStream(make(slot), lambda: self._free.append(slot))
+
+        def release() -> None:
+            self._free.append(slot)
+            self._shares.give_back(user)
+
+        return EventStream(make(slot), release)
 
     @property
     def count(self) -> int:
-        return MAX_STREAMS - len(self._free)
+        return self._shares.count
 
 
 class EventStream:

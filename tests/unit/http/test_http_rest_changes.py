@@ -229,9 +229,11 @@ def test_operations_are_limited_in_number_and_can_be_cancelled_and_show_their_fa
         yield None
 
     monkeypatch.setattr("penstock.http.rest.record_search._found", forever)
-    monkeypatch.setattr(operations, "MAX_RUNNING", 2)
-    begun = [ask(broker, "POST", "/v1/topics/slow/search", {"contains": "x"}) for _ in range(2)]
-    assert ask(broker, "POST", "/v1/topics/slow/search", {"contains": "x"}).status == 503
+    allowed = operations.MAX_RUNNING_OF_USER
+    begun = [ask(broker, "POST", "/v1/topics/slow/search", {"contains": "x"}) for _ in range(allowed)]
+    refused = ask(broker, "POST", "/v1/topics/slow/search", {"contains": "x"})
+    limit = {"limit": "operations of one user", "allowed": allowed}
+    assert (refused.status, refused.value) == (429, {**refused.value, **limit})
     for each in begun:
         path = f"/v1/operations/{each.value['operation']}"
         assert ask(broker, "GET", path).value["state"] == "running"

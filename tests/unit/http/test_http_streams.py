@@ -137,10 +137,13 @@ def test_streams_are_limited_in_number_and_a_closed_stream_allows_a_new_one(
         while True:
             opened.append(urllib.request.urlopen(where, timeout=LIMIT_S))
 
-    with pytest.raises(urllib.error.HTTPError, match="503") as refused:
+    with pytest.raises(urllib.error.HTTPError, match="429") as refused:
         open_all()
-    refused.value.close()
-    assert 1 <= len(opened) <= streams.MAX_STREAMS
+    with refused.value as answer:
+        told = json.load(answer)
+    assert (told["limit"], told["allowed"]) == ("streams of one user", streams.MAX_STREAMS_OF_USER)
+    assert "User:ANONYMOUS at 127.0.0.1 has 8 streams" in told["detail"]
+    assert 1 <= len(opened) <= streams.MAX_STREAMS_OF_USER
     assert rest(broker, "GET", "/livez").status == 200
     for each in opened:
         each.close()
@@ -169,7 +172,7 @@ class Source:
 
 def streaming(source: Source, all_streams: Streams) -> Site:
     async def answer(request: Request) -> Response:
-        return Response(200, EVENT_STREAM, b"", stream=all_streams.open(lambda _: source()))
+        return Response(200, EVENT_STREAM, b"", stream=all_streams.open("User:ann", lambda _: source()))
 
     return Site(answer)
 
@@ -232,7 +235,7 @@ def test_stream_is_closed_when_the_client_disconnects_and_when_the_server_stops(
                 source.closed.set()
 
         async def answer(request: Request) -> Response:
-            return Response(200, EVENT_STREAM, b"", stream=counted.open(lambda _: quiet()))
+            return Response(200, EVENT_STREAM, b"", stream=counted.open("User:ann", lambda _: quiet()))
 
         async with serving(Site(answer)) as (_, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -26,7 +26,7 @@ async def list_events(service: Service, call: Call) -> Any:
 
 async def stream_events(service: Service, call: Call) -> Any:
     """Sends the newest events in the order of time, and then each new event of the cluster."""
-    return service.streams.open(lambda _slot: _events(service, call))
+    return service.streams.open(service.caller.user, lambda _slot: _events(service, call))
 
 
 async def _events(service: Service, call: Call) -> Chunks:

@@ -18,6 +18,8 @@ PROBLEM_SCHEMA = {
         "status": {"type": "integer"},
         "detail": {"type": "string"},
         "kafka_error": {"type": "string", "description": "the name of Kafka's error code"},
+        "limit": {"type": "string", "description": "the name of the limit that is reached"},
+        "allowed": {"type": "integer", "description": "the value of this limit"},
     },
     "required": ["type", "title", "status", "detail"],
 }

@@ -69,7 +69,7 @@ async def stream_records(service: Service, call: Call) -> Any:
         return service.views.rows(partition, records, viewing, STREAMED_MAX_BYTES)
 
     start, decode = dict.fromkeys(wanted, position), partial(_decoded, service.decoder, contains)
-    return service.streams.open(lambda slot: _tail(client, slot, start, decode, rows))
+    return service.streams.open(service.caller.user, lambda slot: _tail(client, slot, start, decode, rows))
 
 
 async def _tail(

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.http.guard import Need
 from penstock.http.messages import CHANGES, Request, Response
-from penstock.http.operations import MAX_RUNNING, TooManyOperationsError
 from penstock.http.rest.fields import Field, FieldError, check_object, parse_texts
 from penstock.http.rest.problems import Problem, kafka_problem, problem
 from penstock.http.roles import Role
-from penstock.http.streams import EVENT_STREAM, MAX_STREAMS, EventStream, TooManyStreamsError
+from penstock.http.shares import LimitReachedError
+from penstock.http.streams import EVENT_STREAM, EventStream
 from penstock.protocol.errors import KafkaError
 from penstock.security.vocabulary import Operation as AclOperation
 
@@ -124,10 +124,9 @@ class Match:
             return problem(error.status, error.detail, **error.more)
         except KafkaError as error:
             return kafka_problem(error)
-        except TooManyStreamsError:
-            return problem(503, f"{MAX_STREAMS} streams are open on this node: close one, or try again later.")
-        except TooManyOperationsError:
-            return problem(503, f"{MAX_RUNNING} operations run on this node: cancel one, or try again later.")
+        except LimitReachedError as error:
+            status = 429 if error.of_user else 503
+            return problem(status, str(error), limit=error.limit, allowed=error.allowed)
         except TimeoutError:
             return problem(504, "The node did not answer in time: try again.")
         if isinstance(answer, EventStream):

@@ -58,8 +58,8 @@ class Service:
     caller: Caller = NOBODY
 
     def begin(self, kind: str, about: str, work: Work, *, unit: str = "", total: int | None = None) -> dict[str, Any]:
-        """Starts an operation of the caller and returns its description. Raises TooManyOperationsError."""
-        return self.operations.start(self.caller.principal, kind, about, work, unit=unit, total=total).as_json()
+        """Starts an operation of the caller and returns its description. Raises LimitReachedError."""
+        return self.operations.start(self.caller, kind, about, work, unit=unit, total=total).as_json()
 
     def may_see(self, operation: Operation) -> bool:
         """Returns True if the caller started the operation, or is an administrator.

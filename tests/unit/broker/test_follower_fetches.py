@@ -11,7 +11,11 @@ from replica_cluster import TOPIC, TOPIC_ID, Cluster, run, until
 
 from penstock.broker.fetch.fetch_policy import FetchPolicy
 from penstock.broker.handlers import api_01_fetch
-from penstock.metadata.image import PartitionImage
+from penstock.broker.requests.access_control import AccessControl
+from penstock.broker.requests.context import RequestContext
+from penstock.broker.requests.local_connection import LocalConnection
+from penstock.metadata.configs.settings import Settings
+from penstock.metadata.image import AclImage, MetadataImage, PartitionImage
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_01_fetch import (
     FetchPartition,
@@ -21,6 +25,7 @@ from penstock.protocol.messages.api_01_fetch import (
     PartitionData,
     ReplicaState,
 )
+from penstock.security.vocabulary import CLUSTER_NAME, AclResource, Operation, PatternType, Permission
 
 NAMES_ONLY, REPLICA_EPOCHS = 12, 18
 
@@ -138,3 +143,37 @@ def test_idle_fetch_session_from_before_a_broker_restart_does_not_keep_its_repli
         await cluster.close()
 
     run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("principal", "client_id", "reads"),
+    [
+        ("User:node", "broker-2", True),
+        ("User:node", "console", False),
+        ("User:node", None, False),
+        ("User:ann", "broker-2", False),
+        (None, "broker-2", False),
+    ],
+)
+def test_a_consumer_with_cluster_action_and_a_brokers_client_id_reads_every_topic(
+    principal: str | None, client_id: str | None, reads: bool
+) -> None:
+    acl = AclImage(
+        AclResource.CLUSTER,
+        CLUSTER_NAME,
+        PatternType.LITERAL,
+        "User:node",
+        "*",
+        Operation.CLUSTER_ACTION,
+        Permission.ALLOW,
+    )
+    access = AccessControl(super_users=frozenset(), allow_without_acls=False)
+    access.apply_image(None, MetadataImage(acls={b"1": acl}))
+    host: Any = SimpleNamespace(node_id=1)
+    policy = FetchPolicy(host, Settings(), "PLAINTEXT", access)
+    connection: Any = LocalConnection("PLAINTEXT", principal)
+    ctx = RequestContext(1, REPLICA_EPOCHS, 0, client_id, connection, 0)
+    denies = policy.consumer("", ctx).denies
+    assert (denies is None or not denies("t")) == reads
+    assert policy.is_node(ctx) == reads
+    assert not FetchPolicy(host, Settings(), "PLAINTEXT").is_node(ctx)

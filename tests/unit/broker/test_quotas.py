@@ -16,7 +16,10 @@ from penstock.metadata.configs.settings import Settings
 from penstock.metadata.image import MetadataImage, QuotaEntity
 from penstock.protocol.codec import encode
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_01_fetch import FetchRequest, ReplicaState
 from penstock.protocol.messages.api_19_create_topics import CreateTopicsResponse
+from penstock.protocol.messages.api_56_alter_partition import AlterPartitionRequest
+from penstock.protocol.messages.api_63_broker_heartbeat import BrokerHeartbeatRequest
 
 USER, CLIENT, IP = "user", "client-id", "ip"
 START = 1_700_000_000_000
@@ -237,6 +240,32 @@ def test_client_that_exceeds_its_request_quota_is_throttled_and_muted(
     assert answered is response
     assert getattr(answered, "throttle_time_ms", None) == told_ms
     assert muted == muted_s
+
+
+@pytest.mark.parametrize(
+    ("api_key", "sent", "is_node", "counts"),
+    [
+        (1, FetchRequest(), False, True),
+        (1, FetchRequest(), True, False),
+        (1, FetchRequest(replica_id=2), False, False),
+        (1, FetchRequest(replica_state=ReplicaState(replica_id=2)), False, False),
+        (56, AlterPartitionRequest(), False, False),
+        (63, BrokerHeartbeatRequest(), False, True),
+        (63, BrokerHeartbeatRequest(), True, False),
+    ],
+)
+def test_requests_of_nodes_do_not_count_against_the_request_quota(
+    api_key: int, sent: Any, is_node: bool, counts: bool
+) -> None:
+    ticks = iter([0, 60_000_000_000])
+    enforced = Quotas(Settings(), lambda: next(ticks))
+    enforced.apply_image(MetadataImage(client_quotas={((USER, None),): {"request_percentage": 10.0}}))
+    policy = SimpleNamespace(is_node=lambda ctx: is_node)
+    broker = SimpleNamespace(quotas=enforced, faults=SimpleNamespace(rules=()), fetch_policy=policy)
+    route = cast(Any, SimpleNamespace(handle=lambda broker, ctx, request: Answer(), response=Answer))
+    ctx = RequestContext(api_key, 0, 0, "broker-2", request().connection, START)
+    answered = Dispatcher(cast(Any, broker))._handle(route, ctx, sent)
+    assert (answered.throttle_time_ms > 0) == counts
 
 
 def test_metadata_changes_are_throttled_or_refused_depending_on_the_request_version() -> None:

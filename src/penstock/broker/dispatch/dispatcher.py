@@ -53,6 +53,9 @@ FIXED_HEADER = struct.Struct(">hhih")  # api key, version, correlation id, lengt
 CORRELATION = struct.Struct(">i")
 FLEXIBLE_REQUEST_HEADER = 2
 FLEXIBLE_RESPONSE_HEADER = 1
+#: Requests of nodes that Kafka does not count as requests of clients: WriteTxnMarkers, Vote, BeginQuorumEpoch,
+#: EndQuorumEpoch, AlterPartition and FetchSnapshot.
+EXEMPT_APIS = frozenset({27, 52, 53, 54, 56, 59})
 #: Maximum number of tagged fields in a request header: Kafka defines none, and no client sends more than a few.
 MAX_HEADER_TAGS = 100
 
@@ -147,7 +150,7 @@ class Dispatcher:
         broker = self._broker
         if broker.faults.rules:
             return Later(broker.faults.apply(ctx, request, partial(route.handle, broker), self._topic_name))
-        if broker.quotas.request.limits:
+        if broker.quotas.request.limits and not _is_exempt(broker, ctx, request):
             return self._handle_timed(route, ctx, request)
         return route.handle(broker, ctx, request)
 
@@ -273,8 +276,18 @@ def _timed_name(api_key: int, request: Any) -> str:
     """Returns the name under which a request is timed. As in Kafka, fetches of followers have their own name."""
     if api_key != FETCH:
         return APIS[api_key].name
-    follows = request.replica_id >= 0 or request.replica_state.replica_id >= 0
-    return "FetchFollower" if follows else "FetchConsumer"
+    return "FetchFollower" if _follows(request) else "FetchConsumer"
+
+
+def _follows(fetch: Any) -> bool:
+    return bool(fetch.replica_id >= 0 or fetch.replica_state.replica_id >= 0)
+
+
+def _is_exempt(broker: Broker, ctx: RequestContext, request: Any) -> bool:
+    """Returns True if the request does not count against `request_percentage`, because it is a request of a node."""
+    return (
+        ctx.api_key in EXEMPT_APIS or (ctx.api_key == FETCH and _follows(request)) or broker.fetch_policy.is_node(ctx)
+    )
 
 
 def _client_id(frame: memoryview, length: int) -> tuple[str | None, int]:

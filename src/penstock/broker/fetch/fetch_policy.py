@@ -19,7 +19,7 @@ from penstock.net.limits import LimitedLog
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import CONSUMER_REPLICA, NO_REPLICA
 from penstock.replication.preferred_replica import preferred_replica
-from penstock.security.vocabulary import AclResource, Operation
+from penstock.security.vocabulary import CLUSTER_NAME, AclResource, Operation
 
 if TYPE_CHECKING:
     from penstock.broker.replicas.partition import Partition
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: How the client ids of brokers begin.
+BROKER_CLIENT = "broker-"
 RACK_AWARE = "RackAwareReplicaSelector"
 FROM_ANY_REPLICA = Reader(CONSUMER_REPLICA, any_replica=True)
 
@@ -77,7 +79,18 @@ class FetchPolicy:
         """
         if self._access is not None:
             return self._access.allows_cluster(ctx, Operation.CLUSTER_ACTION)
-        return ctx.listener_name == self._inter_broker_listener and (ctx.client_id or "").startswith("broker-")
+        return ctx.listener_name == self._inter_broker_listener and (ctx.client_id or "").startswith(BROKER_CLIENT)
+
+    def is_node(self, ctx: RequestContext) -> bool:
+        """Returns True if an authorizer allows CLUSTER_ACTION to the sender, who has a broker's client id.
+
+        Such a sender may act as a broker anyway: it may read every topic, and client quotas do not apply to it. The
+        guard of another node reads like a consumer, but is such a sender. Other users with CLUSTER_ACTION, such as
+        administrators, have their own client ids.
+        """
+        if self._access is None or not (ctx.client_id or "").startswith(BROKER_CLIENT):
+            return False
+        return self._access.sees(ctx, Operation.CLUSTER_ACTION, AclResource.CLUSTER, CLUSTER_NAME)
 
     def _refusal(self, replica_id: int, broker_epoch: int, listener: str) -> KafkaError | None:
         """Returns why this Fetch is not accepted as the Fetch of a follower; None if it is accepted.
@@ -121,7 +134,10 @@ class FetchPolicy:
         return (self._settings.optional_str("replica.selector.class") or "").endswith(RACK_AWARE)
 
     def consumer(self, rack: str, ctx: RequestContext) -> Reader:
-        """Returns the reader for a consumer in this rack. "" means that the consumer has no rack."""
+        """Returns the reader for a consumer in this rack, or for the guard of another node.
+
+        "" means that the consumer has no rack.
+        """
         prefer = partial(self._preferred, rack) if rack and self._rack_aware else None
         if prefer is None and self._access is None:
             return FROM_ANY_REPLICA
@@ -136,7 +152,7 @@ class FetchPolicy:
 
     def _denies(self, ctx: RequestContext) -> Callable[[str], bool] | None:
         access = self._access
-        if access is None:
+        if access is None or self.is_node(ctx):
             return None
         return lambda topic: not access.allows(ctx, Operation.READ, AclResource.TOPIC, topic)
 

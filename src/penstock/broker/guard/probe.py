@@ -83,7 +83,8 @@ class Probe:
         code = _code(part.error_code)
         if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED and not self._denied:
             self._denied = True
-            logger.warning("node %d does not let the guard read %s: allow READ to the brokers", node_id, place.topic)
+            sentence = "node %d does not let the guard read %s: allow CLUSTER_ACTION to the brokers"
+            logger.warning(sentence, node_id, place.topic)
         status = _STATUS.get(code, Status.UNKNOWN)
         return Sample(node_id, status, part.records or b"", part.high_watermark)
 

@@ -8,7 +8,8 @@
 - A Fetch comes from a follower if it names a registered broker with its current broker epoch (v15+, KIP-903) and
   arrives on the inter-broker listener. With an authorizer it may arrive on any listener, but its principal needs
   CLUSTER_ACTION. Any other Fetch with a replica id gets no records.
-- A follower's fetch offset advances the high watermark, and client quotas do not apply to followers.
+- A follower's fetch offset advances the high watermark, and client quotas do not apply to followers. With an
+  authorizer, they do not apply to the guards of other nodes either.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ def _fetching(broker: Broker, ctx: RequestContext, request: FetchRequest, wanted
     if reader.replica_id >= 0:
         max_bytes = request.max_bytes
     else:
-        max_bytes = min(request.max_bytes, broker.fetch_policy.max_bytes, broker.quotas.max_fetch_bytes(ctx))
+        max_bytes = min(request.max_bytes, broker.fetch_policy.max_bytes)
+        if broker.quotas.fetch.limits and not broker.fetch_policy.is_node(ctx):
+            max_bytes = min(max_bytes, broker.quotas.max_fetch_bytes(ctx))
     return Fetching(
         broker.partitions,
         wanted,
@@ -108,6 +111,8 @@ def _account(
     """
     if reader.replica_id >= 0:
         broker.fetch_policy.sent(reads, chunks)
+        return None
+    if not broker.quotas.fetch.limits or broker.fetch_policy.is_node(ctx):
         return None
     throttle_ms = broker.quotas.record_fetch(ctx, sum(map(len, chunks)))
     if not throttle_ms:

@@ -53,7 +53,7 @@ def test_guard_rules_return_only_findings_and_refills_after_the_given_time() -> 
     rules = Rules()
     rules.wrong.add(2)
     rules.node_event("n1", finding(2))
-    rules.node_event("n2", ReplicaRefilled("t-0", 0, 9, 1))
+    rules.node_event("n2", ReplicaRefilled("t-0", 0, 9, (1, 3)))
     assert rules.found(5.0, 2, "t-0")
     assert not rules.found(5.1, 2, "t-0")
     assert not rules.found(5.0, 2, "t-1")

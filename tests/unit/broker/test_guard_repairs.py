@@ -18,7 +18,7 @@ FORGED = bytes(build_batch([(0, None, b"evil", ())], base_offset=5))
 ROTTEN = GOOD[:-1] + bytes([GOOD[-1] ^ 1])
 
 
-def fetched(served: dict[int, bytes]) -> bytes:
+def fetched(served: dict[int, bytes], used: set[int] | None = None) -> bytes:
     async def sample(source: int, place: Any, at: int) -> Sample:
         return Sample(source, Status.SERVED, served[source], high_watermark=6)
 
@@ -26,7 +26,7 @@ def fetched(served: dict[int, bytes]) -> bytes:
     settings: Any = SimpleNamespace(int=lambda name: 1 << 60)
     parts: Any = SimpleNamespace()
     repairs = Repairs(2, parts, examiner, settings, logs=parts, observer=parts)
-    return bytes(asyncio.run(repairs._fetch(list(served), parts, 5)))
+    return bytes(asyncio.run(repairs._fetch(list(served), parts, 5, set() if used is None else used)))
 
 
 def test_damaged_segment_is_repaired_with_records_that_all_undamaged_replicas_serve() -> None:
@@ -41,6 +41,8 @@ def test_damaged_segment_is_not_repaired_if_the_undamaged_replicas_serve_differe
 
 
 def test_repair_ignores_replicas_that_serve_a_damaged_batch() -> None:
-    assert fetched({1: ROTTEN, 3: GOOD}) == GOOD
+    used: set[int] = set()
+    assert fetched({1: ROTTEN, 3: GOOD, 4: GOOD}, used) == GOOD
+    assert used == {3, 4}
     with pytest.raises(KafkaError, match="None of the nodes"):
         fetched({1: ROTTEN})

@@ -435,18 +435,19 @@ class NodeReleased(NodeEvent):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRefilled(NodeEvent):
-    """A damaged segment of a replica was replaced by the content of another replica."""
+    """A damaged segment of a replica was replaced by the content that other replicas agree on."""
 
     KIND: ClassVar[str] = "replica.refilled"
 
     partition: str
     first_offset: int
     end_offset: int
-    source: int
+    sources: tuple[int, ...]
 
     def __str__(self) -> str:
         offsets = f"offsets {self.first_offset} to {self.end_offset - 1}"
-        return f"{self.partition}: {offsets} are refilled from node {self.source}"
+        nodes = ("node " if len(self.sources) == 1 else "nodes ") + ", ".join(map(str, self.sources))
+        return f"{self.partition}: {offsets} are refilled from {nodes}"
 
 
 # Settings and rights.

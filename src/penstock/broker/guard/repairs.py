@@ -91,11 +91,12 @@ class Repairs:
             return
         old, end = segment
         await self._logs.save_checkpoints([self._logs.dirs.of(log)])
-        if not await refill(log, old, end, lambda at: self._fetch(sources, place, at), place.leader_epoch):
+        used: set[int] = set()
+        if not await refill(log, old, end, lambda at: self._fetch(sources, place, at, used), place.leader_epoch):
             return
         self.refilled += 1
         self._logs.corruptions.pop((log.topic, log.partition), None)
-        self._observer(ReplicaRefilled(str(place), old.base_offset, end, sources[0]))
+        self._observer(ReplicaRefilled(str(place), old.base_offset, end, tuple(sorted(used))))
 
     async def _sealed(self, log: Log, offset: int) -> tuple[Segment, int] | None:
         """Waits until the segment at `offset` can be replaced, and returns the segment with its end offset.
@@ -109,10 +110,10 @@ class Repairs:
             await asyncio.sleep(POLL_S)
         return None
 
-    async def _fetch(self, sources: Sequence[int], place: Place, at: int) -> Buffer:
+    async def _fetch(self, sources: Sequence[int], place: Place, at: int, used: set[int]) -> Buffer:
         """Returns the batches from offset `at` on that all sources serve.
 
-        Skips sources that have a damaged batch there.
+        Skips sources that have a damaged batch there, and adds the other sources to `used`.
 
         Raises KafkaError if two sources serve different batches, or if no source has intact batches.
         """
@@ -123,6 +124,7 @@ class Repairs:
             await asyncio.sleep(len(served) / self._settings.int("penstock.guard.scrub.bytes.per.second"))
             if sample.has_records and all(each.intact for each in batches_of(served, sample.high_watermark)):
                 agreed = served if agreed is None else _common(agreed, served, at)
+                used.add(source)
         if agreed is None:
             raise KafkaError(
                 ErrorCode.OFFSET_NOT_AVAILABLE,

@@ -1,4 +1,4 @@
-"""Authenticates HTTP requests by password (Basic), access token (Bearer) or client certificate.
+"""Authenticates HTTP requests by password or delegation token (Basic), access token (Bearer) or client certificate.
 
 There are no sessions and no cookies: each request carries its credential. A password check takes milliseconds, so a
 correct password is remembered as a keyed digest until the user's credential changes. All other passwords are checked
@@ -56,6 +56,8 @@ class LoginRules:
     """Checks an access token. Raises TokenError."""
     certificate_user: Callable[[Mapping[str, Any]], str] | None = None
     """Returns the principal of a client certificate. Raises ValueError."""
+    token_owner: Callable[[str, str], str | None] | None = None
+    """Returns the owner of a delegation token, given its id and its HMAC; None if they are wrong."""
     on_failure: OnFailure | None = None
     """Is called for a failed login, with the peer's host and the reason."""
 
@@ -118,6 +120,9 @@ class RequestLogin:
         match scheme.lower():
             case "basic" if rules.users is not None:
                 user, password = _parse_basic(credential.strip())
+                owner = None if rules.token_owner is None else rules.token_owner(user, password)
+                if owner is not None:
+                    return owner
                 if not await self._accepts(rules.users(user), password, host):
                     raise WrongCredentialError("invalid username or password")
                 return f"User:{user}"

@@ -23,6 +23,7 @@ from penstock.node.listeners import (
     plan_roles,
 )
 from penstock.node.record_schemas import plan_schemas
+from penstock.node.token_users import token_users
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -81,6 +82,7 @@ class HttpSide:
                 lambda: metadata().image.scram_credentials,
                 secret_of_nobody,
                 world.clock.wall_ms,
+                token_users(world.settings, metadata, world.clock.wall_ms),
                 world.audit,
             )
         self._server: HttpServer | None = None

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from penstock.http.address import HttpAddress
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import ScramCredentials
+    from penstock.node.token_users import TokenUsers
 
 logger = logging.getLogger(__name__)
 
@@ -64,12 +65,14 @@ class HttpSecurity:
         credentials: Callable[[], ScramCredentials],
         secret_of_nobody: Callable[[], bytes],
         wall_ms: Callable[[], int],
+        delegation_tokens: TokenUsers,
         audit: Audit | None = None,
     ) -> None:
         """Reads the settings. Raises ListenerError.
 
         `credentials` returns the SCRAM credentials by user and mechanism. `secret_of_nobody` returns the secret from
         which credentials of unknown users are made up, so that a failed login does not show whether the user exists.
+        Delegation tokens are logins where SCRAM is enabled, as on Kafka's listeners.
         """
         self._address = address
         self._tls: TlsSource | None = None
@@ -89,6 +92,7 @@ class HttpSecurity:
                 users,
                 None if self._tokens is None else self._tokens.check,
                 map_certificate,
+                delegation_tokens.owner_of if MECHANISMS.keys() & names else None,
                 None if audit is None else partial(_report, audit),
             )
         )

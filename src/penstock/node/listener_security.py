@@ -20,7 +20,7 @@ from penstock.metadata.pattern_groups import GroupPattern
 from penstock.net.tls import TlsError, TlsSource
 from penstock.node.listeners import ListenerError, ListenerPlan, is_sasl, is_tls
 from penstock.node.oauth_listener import TokenListener
-from penstock.node.token_users import TokenUsers
+from penstock.node.token_users import token_users
 from penstock.security.delegation_tokens import TokenLookup
 from penstock.security.jaas import JaasEntry, parse_jaas
 from penstock.security.oauthbearer import OAUTHBEARER
@@ -333,8 +333,7 @@ def securities(
     def of_controllers() -> ScramCredentials:
         return metadata().credentials_for_controllers()
 
-    secret = settings.optional_str("delegation.token.secret.key")
-    tokens = TokenUsers(secret, lambda: metadata().image.delegation_tokens, wall_ms)
+    tokens = token_users(settings, metadata, wall_ms)
     return {
         plan.name: ListenerSecurity(
             settings,

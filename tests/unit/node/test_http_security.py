@@ -15,6 +15,7 @@ import pytest
 from http_node import (
     ADMIN,
     ANN,
+    AUTHORIZER,
     PLAINTEXT,
     SECURED,
     Http,
@@ -23,6 +24,9 @@ from http_node import (
     with_node,
 )
 
+from penstock.client.client import AsyncClient
+from penstock.client.connection import ConnectionSettings
+from penstock.client.login import Login
 from penstock.disk.memory import MemoryDisk
 from penstock.http import login as http_login
 from penstock.http.rest.api import ROUTES
@@ -30,6 +34,8 @@ from penstock.node.listeners import ListenerError
 from penstock.node.local import local_settings, make_node
 from penstock.node.node import Node
 from penstock.protocol.messages import api_51_alter_user_scram_credentials as scram_users
+from penstock.protocol.messages.api_38_create_delegation_token import CreateDelegationTokenRequest
+from penstock.protocol.messages.api_40_expire_delegation_token import ExpireDelegationTokenRequest
 from penstock.security.scram import ScramMechanism
 
 
@@ -123,6 +129,24 @@ def test_a_changed_or_removed_scram_password_takes_effect_at_the_next_request() 
         assert (await http.ask("/v1/topics", ("eve", "two"))).status == 401
 
     with_node(scenario, SECURED)
+
+
+def test_a_delegation_token_is_a_login_of_its_owner_until_it_expires() -> None:
+    async def scenario(node: Node) -> None:
+        async with AsyncClient(node.bootstrap, settings=ConnectionSettings(login=Login("PLAIN", *ANN))) as ann:
+            made = await ann.request(CreateDelegationTokenRequest(max_lifetime_ms=-1))
+            assert made.error_code == 0
+            token, http = (made.token_id, base64.b64encode(made.hmac).decode()), Http(node)
+            assert (await http.ask("/v1/topics", token)).status == 200
+            denied = await http.ask("/metrics", token)
+            assert (denied.status, b"User:ann" in denied.body) == (403, True)
+            for wrong in ((token[0], token[1][:-1]), (token[0], ANN[1]), ("other", token[1]), (ANN[0], token[1])):
+                assert (await http.ask("/v1/topics", wrong)).status == 401
+            ended = await ann.request(ExpireDelegationTokenRequest(hmac=made.hmac, expiry_time_period_ms=-1))
+            assert ended.error_code == 0
+            assert (await http.ask("/v1/topics", token)).status == 401
+
+    with_node(scenario, {**SECURED, **AUTHORIZER, "delegation.token.secret.key": "secret of the cluster"})
 
 
 def test_correct_http_password_is_hashed_once_and_a_wrong_password_at_each_request(

@@ -32,19 +32,30 @@ from penstock.share.states import (
     ShareLimits,
     StateBatch,
 )
-from penstock.share.transitions import Reason, Transition, Undo
+from penstock.share.transitions import Reason, Transition, Undo, outcome
 from penstock.share.window import NOBODY, Run, Window
 
 AVAILABLE, ACQUIRED, PENDING = RecordState.AVAILABLE, RecordState.ACQUIRED, RecordState.PENDING
 ARCHIVED, ARCHIVING, ACKNOWLEDGED = RecordState.ARCHIVED, RecordState.ARCHIVING, RecordState.ACKNOWLEDGED
 DELAYED = RecordState.DELAYED
+NO_BACKOFF = ShareLimits()
+#: Runs of records in the same state that one call looks at: they take about 10 ms.
+MAX_RUNS = 1000
+#: Records that are acquired at once from a batch. If a batch has more, the window does not contain the rest of it yet.
+MAX_BATCH_RECORDS = 10_000
 
 
 class SharePartition:
     __slots__ = ("_next_transition", "_search_from", "_unsaved", "delays", "locks", "window")
 
-    def __init__(self, start_offset: int, batches: Iterable[StateBatch] = ()) -> None:
-        """Restores the state that the share coordinator has stored. Offsets without a stored state become available."""
+    def __init__(
+        self, start_offset: int, batches: Iterable[StateBatch] = (), limits: ShareLimits = NO_BACKOFF, now_ms: int = 0
+    ) -> None:
+        """Restores the state that the share coordinator has stored. Offsets without a stored state become available.
+
+        The back-offs of released records begin again, because the start of a back-off is not stored. So a record may be
+        delivered later than its back-off requires, but never earlier.
+        """
         self.window = Window(start_offset)
         self.locks = Locks()
         #: The back-offs of released records, one for each number of deliveries and moment.
@@ -55,9 +66,12 @@ class SharePartition:
         for batch in sorted(batches):
             if batch.last < self.window.end:
                 continue
-            self.window.append(batch.first, AVAILABLE)
-            state = AVAILABLE if batch.state in (ACQUIRED, PENDING) else batch.state
-            self.window.append(batch.last + 1, state, batch.deliveries)
+            first, stop, count = batch.first, batch.last + 1, batch.deliveries
+            self.window.append(first, AVAILABLE)
+            if batch.state in (AVAILABLE, ACQUIRED, PENDING):
+                self.window.append(stop, *self._retried(first, stop, count, limits, now_ms))
+            else:
+                self.window.append(stop, batch.state, count)
         self._advance()
 
     # --- what the state is
@@ -135,8 +149,11 @@ class SharePartition:
         if first >= stop:
             return True
         window = self.window
-        for run in [run for run in window.runs(first, stop) if run.state == AVAILABLE]:
+        near = min(stop, window.reach(first, MAX_RUNS))
+        for run in [run for run in window.runs(first, near) if run.state == AVAILABLE]:
             window.fill(run.first, run.stop, ARCHIVED, run.deliveries)
+        if near < stop:
+            return False
         if stop <= window.end:
             return True
         if window.size >= limits.max_record_locks:
@@ -147,7 +164,8 @@ class SharePartition:
     def _acquire_batch(self, acquiring: Acquiring, first: int, batch: FetchedBatch) -> bool:
         """Acquires the available records of a batch. Returns False if the ShareFetch may not acquire more batches."""
         window, limits = self.window, acquiring.limits
-        for run in [run for run in window.runs(first, batch.last + 1) if run.state == AVAILABLE]:
+        near = min(batch.last + 1, window.reach(first, MAX_RUNS))
+        for run in [run for run in window.runs(first, near) if run.state == AVAILABLE]:
             if run.deliveries >= limits.max_deliveries:  # the limit was lowered
                 self._give_up(run, limits, acquiring.now_ms)
                 continue
@@ -161,11 +179,13 @@ class SharePartition:
                 return False
         fresh = max(first, window.end)
         room = limits.max_record_locks - window.size
+        if near <= batch.last:
+            return False
         if batch.last < fresh:
             return True
         if room <= 0 or acquiring.throttling:
             return False
-        stop = batch.last + 1
+        stop = min(batch.last + 1, fresh + MAX_BATCH_RECORDS)
         if acquiring.wish.mode is AcquireMode.RECORD_LIMIT:
             stop = min(stop, fresh + acquiring.left, fresh + room)
         if stop > fresh:
@@ -196,7 +216,7 @@ class SharePartition:
                 lock = self.locks.take(member, run.first, run.stop, now_ms, limits.lock_duration_ms)
                 self.window.fill(run.first, run.stop, ACQUIRED, run.deliveries, lock.number)
                 continue
-            transition.add(run, *_outcome(kind, run.deliveries, limits))
+            transition.add(run, *outcome(kind, run.deliveries, limits))
         return self._begun(transition)
 
     def _pieces(self, member: str, answer: AcknowledgedRange) -> Iterator[tuple[Run, int]]:
@@ -392,16 +412,6 @@ class SharePartition:
             self._search_from = min(self._search_from, first)
         self._unsaved.append(StateBatch(first, stop - 1, stored, count))
 
-    def delay_again(self, limits: ShareLimits, now_ms: int) -> None:
-        """Restarts the back-offs of released records on a new leader, because the start of a back-off is not stored.
-
-        So a record may be delivered later than its back-off requires, but never earlier.
-        """
-        if not limits.retry_ms:
-            return
-        for run in [run for run in self.window.runs(self.window.start, self.window.end) if run.state == AVAILABLE]:
-            self.window.fill(run.first, run.stop, *self._retried(run.first, run.stop, run.deliveries, limits, now_ms))
-
     def take_unsaved(self) -> list[StateBatch]:
         """Returns the changes that have taken effect but are not written yet, and clears the list of them."""
         unsaved, self._unsaved = self._unsaved, []
@@ -493,18 +503,3 @@ def _twice(offset: int) -> KafkaError:
     return KafkaError(
         ErrorCode.INVALID_RECORD_STATE, f"Offset {offset} is acknowledged twice: acknowledge each record once."
     )
-
-
-def _outcome(kind: int, deliveries: int, limits: ShareLimits) -> tuple[RecordState, int, Reason]:
-    """Returns an acknowledged record's new state, its delivery count, and the reason if it is not delivered again."""
-    match kind:
-        case Acknowledge.ACCEPT:
-            return ACKNOWLEDGED, deliveries, Reason.UNKNOWN
-        case Acknowledge.REJECT:
-            return limits.given_up, deliveries, Reason.REJECTED if limits.dead_letters else Reason.UNKNOWN
-        case Acknowledge.RELEASE if deliveries < limits.max_deliveries:
-            return AVAILABLE, deliveries, Reason.UNKNOWN
-        case Acknowledge.RELEASE:
-            return limits.given_up, deliveries, Reason.EXCEEDED if limits.dead_letters else Reason.UNKNOWN
-        case _:
-            return ARCHIVED, deliveries, Reason.UNKNOWN  # a gap: there is no record at this offset

@@ -60,8 +60,7 @@ class StoredState:
 
     def merged(self, start_offset: int, batches: Iterable[StateBatch]) -> tuple[int, tuple[StateBatch, ...]]:
         """Returns the start offset and the state batches that the state would have after an update."""
-        window = Window(self.window.start)
-        _add(window, self.batches())
+        window = self.window.copy()
         _merge(window, start_offset, batches)
         return window.start, _told(window)
 
@@ -85,9 +84,10 @@ def _add(window: Window, batches: Iterable[StateBatch]) -> None:
     if window.start == UNKNOWN_OFFSET and not window.size:
         window.drop_before(wanted[0].first)  # a write before the start offset is known
     window.fill_all(list(_accepted(window, wanted)))
-    for batch in wanted[bisect_right(wanted, window.end, key=lambda batch: batch.last + 1) :]:
-        window.append(max(batch.first, window.start), RecordState.AVAILABLE, _UNTOLD)
-        window.append(batch.last + 1, batch.state, batch.deliveries)
+    for first, last, state, deliveries in wanted[bisect_right(wanted, window.end, key=lambda batch: batch.last + 1) :]:
+        if first > window.end:
+            window.append(first, RecordState.AVAILABLE, _UNTOLD)
+        window.append(last + 1, state, deliveries)
 
 
 def _accepted(window: Window, wanted: list[StateBatch]) -> Iterator[Run]:
@@ -135,7 +135,7 @@ def _flattened(batches: Iterable[StateBatch]) -> list[StateBatch]:
 
 def _told(window: Window) -> tuple[StateBatch, ...]:
     return tuple(
-        StateBatch(run.first, run.stop - 1, run.state, run.deliveries)
-        for run in window.runs(window.start, window.end)
-        if run.deliveries != _UNTOLD
+        StateBatch(first, stop - 1, state, deliveries)
+        for first, stop, state, deliveries in window.columns()
+        if deliveries != _UNTOLD
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+from penstock.protocol.vocabulary import Acknowledge
 from penstock.share.states import RecordState, ShareLimits, StateBatch
 from penstock.share.window import NOBODY, Run
 
@@ -57,3 +58,18 @@ class Transition:
         else:
             changes.append(StateBatch(run.first, run.stop - 1, state, count))
             self.reasons.append(reason)
+
+
+def outcome(kind: int, deliveries: int, limits: ShareLimits) -> tuple[RecordState, int, Reason]:
+    """Returns an acknowledged record's new state, its delivery count, and the reason if it is not delivered again."""
+    match kind:
+        case Acknowledge.ACCEPT:
+            return RecordState.ACKNOWLEDGED, deliveries, Reason.UNKNOWN
+        case Acknowledge.REJECT:
+            return limits.given_up, deliveries, Reason.REJECTED if limits.dead_letters else Reason.UNKNOWN
+        case Acknowledge.RELEASE if deliveries < limits.max_deliveries:
+            return RecordState.AVAILABLE, deliveries, Reason.UNKNOWN
+        case Acknowledge.RELEASE:
+            return limits.given_up, deliveries, Reason.EXCEEDED if limits.dead_letters else Reason.UNKNOWN
+        case _:
+            return RecordState.ARCHIVED, deliveries, Reason.UNKNOWN  # a gap: there is no record at this offset

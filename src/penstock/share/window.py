@@ -79,6 +79,22 @@ class Window:
             )
             index += 1
 
+    def columns(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yields first offset, stop offset, state and delivery count of each run, much faster than `runs`.
+
+        The window must not change during the iteration.
+        """
+        stops = self._firsts[1:]
+        stops.append(self.end)
+        return zip(self._firsts, stops, self._states, self._counts)
+
+    def copy(self) -> Window:
+        copied = Window(self.start)
+        copied.end, copied.totals = self.end, self.totals[:]
+        copied._firsts, copied._states = self._firsts[:], self._states[:]
+        copied._counts, copied._owners = self._counts[:], self._owners[:]
+        return copied
+
     def count(self, first: int, stop: int) -> int:
         """Returns the number of runs (ranges of records in the same state) that overlap [first, stop)."""
         first = max(first, self.start)

@@ -112,9 +112,8 @@ class MemoryPartition:
             await self.moved.wait()
 
     def read(self, offset: int, max_bytes: int, *, upper_bound: int) -> "Slice":
-        return Slice(
-            b"".join(batch for batch in self.batches if int.from_bytes(batch[:8], "big") >= offset)[:max_bytes]
-        )
+        batches = [batch for batch in self.batches if int.from_bytes(batch[:8], "big") >= offset]
+        return Slice(b"".join(batches)[: max(max_bytes, len(batches[0]))])
 
 
 def coordinate(partition: MemoryPartition, config: GroupConfig | None = None) -> Coordinator[GroupShard]:

@@ -434,6 +434,25 @@ def test_share_session_keeps_a_limited_number_of_unknown_partitions(node: Broker
     run(scenario)
 
 
+def test_share_acknowledge_with_too_many_partitions_is_refused(node: Broker, topic: str) -> None:
+    async def scenario() -> None:
+        async with client_of(node) as client:
+            await client.topic(topic)
+            assert not (await fetch(client, topic, topic, 0)).error_code
+            for count, code in ((2000, ErrorCode.NONE), (10_001, ErrorCode.INVALID_REQUEST)):
+                parts = [acknowledging.AcknowledgePartition(partition_index=1 + each) for each in range(count)]
+                wanted = acknowledging.AcknowledgeTopic(topic_id=client.cluster.topic_id(topic), partitions=parts)
+                request = acknowledging.ShareAcknowledgeRequest(
+                    group_id=topic, member_id="m", share_session_epoch=1, topics=[wanted]
+                )
+                answer = await client.request(request, channel="share")
+                assert ErrorCode(answer.error_code) is code
+                codes = [ErrorCode(part.error_code) for each in answer.responses for part in each.partitions]
+                assert codes == ([ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * count if code is ErrorCode.NONE else [])
+
+    run(scenario)
+
+
 async def acknowledge(client: AsyncClient, topic: str, epoch: int, member: str, *batches: Any, **fields: Any) -> Any:
     acks = [
         acknowledging.AcknowledgementBatch(

@@ -360,13 +360,19 @@ def test_records_of_a_members_closed_session_are_released_but_not_the_records_of
 def test_locks_that_expire_together_in_many_share_partitions_are_ended_one_partition_at_a_time() -> None:
     async def scenario(tasks: set[asyncio.Task[None]]) -> None:
         turns: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
+        loads = 0
 
         async def turn() -> None:
+            nonlocal loads
+            if loads < 6:
+                loads += 1
+                return
             granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             turns.put_nowait(granted)
             await granted
 
         leds = [await loaded(Coordinator(), tasks, turn=turn) for _ in range(3)]
+        assert loads == 6, "each share partition takes a turn before it reads its state, and one afterwards"
         for led in leds:
             led.acquire(Wish("m", 500), 7, [FetchedBatch(7, 9)])
 

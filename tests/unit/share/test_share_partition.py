@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import Acknowledge
 from penstock.share.acquiring import Wish
-from penstock.share.partition import SharePartition
+from penstock.share.partition import MAX_BATCH_RECORDS, MAX_RUNS, SharePartition
 from penstock.share.portions import portions
 from penstock.share.states import (
     AcknowledgedRange,
@@ -119,8 +119,8 @@ def test_a_released_record_is_not_available_before_its_back_off_is_over() -> Non
 
 def test_new_leader_restarts_back_offs_but_records_of_a_closed_session_get_no_back_off() -> None:
     limits = LIMITS._replace(retry_ms=1_000, max_retry_ms=60_000)
-    share = SharePartition(0, [StateBatch(0, 4, RecordState.AVAILABLE, 2), StateBatch(5, 9, RecordState.AVAILABLE, 0)])
-    share.delay_again(limits, 50_000)
+    stored = [StateBatch(0, 4, RecordState.AVAILABLE, 2), StateBatch(5, 9, RecordState.AVAILABLE, 0)]
+    share = SharePartition(0, stored, limits, 50_000)
     assert ranges(share) == [(0, 4, "DELAYED", 2), (5, 9, "AVAILABLE", 0)]
     assert (share.delays.next_deadline() or 0) >= 52_000
     share.acquire(Wish("m", 500), 5, TEN, limits, 50_000)
@@ -129,6 +129,41 @@ def test_new_leader_restarts_back_offs_but_records_of_a_closed_session_get_no_ba
     assert closed is not None
     share.commit(closed, 50_000)
     assert ranges(share) == [(0, 4, "DELAYED", 2), (5, 9, "AVAILABLE", 0)]
+
+
+def test_one_fetch_acquires_a_limited_number_of_single_records_of_a_large_batch() -> None:
+    batch = [FetchedBatch(0, 5 * MAX_RUNS - 1)]
+    stored = [
+        StateBatch(each, each, RecordState.ACKNOWLEDGED if each % 2 else RecordState.AVAILABLE, 1)
+        for each in range(5 * MAX_RUNS)
+    ]
+    share = SharePartition(0, stored)
+    found = [share.acquire(Wish("m", 500), share.next_fetch_offset(), batch, LIMITS, 0) for _ in range(6)]
+    assert [len(each) for each in found] == [MAX_RUNS // 2] * 5 + [0]
+    assert [each.first for some in found for each in some] == list(range(0, 5 * MAX_RUNS, 2))
+
+
+def test_one_fetch_archives_a_limited_number_of_single_records_of_an_aborted_batch() -> None:
+    batch = [FetchedBatch(0, 3 * MAX_RUNS - 1, deliverable=False)]
+    stored = [StateBatch(each, each, RecordState.AVAILABLE, 1 + each % 2) for each in range(3 * MAX_RUNS)]
+    share = SharePartition(0, stored)
+    starts = []
+    for _ in range(3):
+        assert share.acquire(Wish("m", 500), share.next_fetch_offset(), batch, LIMITS, 0) == []
+        starts.append(share.start_offset)
+    assert starts == [MAX_RUNS, 2 * MAX_RUNS, 3 * MAX_RUNS]
+
+
+def test_very_large_batch_is_acquired_in_several_fetches() -> None:
+    share = SharePartition(0)
+    limits = LIMITS._replace(max_record_locks=MAX_BATCH_RECORDS + 1)
+    batch = [FetchedBatch(0, 3 * MAX_BATCH_RECORDS)]
+    found = [share.acquire(Wish("m", 500), share.next_fetch_offset(), batch, limits, 0) for _ in range(3)]
+    assert [[(each.first, each.last) for each in some] for some in found] == [
+        [(0, MAX_BATCH_RECORDS - 1)],
+        [(MAX_BATCH_RECORDS, 2 * MAX_BATCH_RECORDS - 1)],
+        [],
+    ]
 
 
 def test_expiry_of_locks_handles_a_limited_number_of_ranges_per_call() -> None:

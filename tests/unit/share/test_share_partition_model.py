@@ -346,7 +346,7 @@ class ShareModel(RuleBasedStateMachine):
         if any(record.state is RecordState.PENDING for record in self.window.values()):
             return  # its transitions would have to be dropped; another step writes them first
         self.unsaved = []
-        self.share = SharePartition(self.start, batches)
+        self.share = SharePartition(self.start, batches, self.limits, self.now_ms)
         self.window = {}
         self.end = max([self.start, *(batch.last + 1 for batch in batches)])
         for each in range(self.start, self.end):
@@ -354,7 +354,6 @@ class ShareModel(RuleBasedStateMachine):
             self.window[each] = Record(state, deliveries)
             if state is RecordState.AVAILABLE:
                 self._release(self.window[each])
-        self.share.delay_again(self.limits, self.now_ms)
         self._trim()
 
     # --- the model

@@ -7,7 +7,6 @@ offsets. `penstock.groups` makes the decisions.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,16 +15,13 @@ from penstock.allowance import Allowance
 from penstock.broker.coordinators.internal_topics import InternalTopics
 from penstock.broker.coordinators.partition_coordinators import Coordinators
 from penstock.broker.coordinators.runtime import Coordinator, Phase
+from penstock.broker.coordinators.share_initializing import ShareInitializing
 from penstock.broker.tasks import Tasks
 from penstock.groups import offset_requests
 from penstock.groups.config import GroupConfig
 from penstock.groups.shard import GroupShard
-from penstock.groups.share.states import NOWHERE
-from penstock.groups.share_requests import states_initialized
 from penstock.metadata.image import topic_changes
-from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import CONSUMER_OFFSETS
-from penstock.share.state_journal import ShareKey
 
 if TYPE_CHECKING:
     from random import Random
@@ -39,8 +35,6 @@ if TYPE_CHECKING:
     from penstock.groups.turn import Turn
     from penstock.metadata.configs.settings import Settings
     from penstock.metadata.image import MetadataImage
-
-logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.005  # maximum time that background work keeps the event loop busy
 
@@ -134,24 +128,8 @@ class Groups:
         Called after the heartbeat that needs the states is committed.
         """
         if self._persister is not None:
-            for slot in wanted.partitions:
-                self._tasks.start(self._initialize_state(self._persister, coordinator, wanted, slot))
-
-    async def _initialize_state(
-        self,
-        persister: SharePersister,
-        coordinator: GroupCoordinator,
-        wanted: InitializeStates,
-        slot: tuple[bytes, int],
-    ) -> None:
-        try:
-            await persister.initialize(ShareKey(wanted.group_id, *slot), wanted.state_epoch, NOWHERE)
-        except KafkaError as error:
-            if error.code is not ErrorCode.FENCED_STATE_EPOCH:  # otherwise the state exists, from a later epoch
-                logger.info("share group %s: a partition can't be initialized yet: %s", wanted.group_id, error)
-                return  # a later heartbeat asks again
-        if coordinator.phase is Phase.ACTIVE:
-            coordinator.post(lambda shard, turn: states_initialized(shard, turn, wanted.group_id, [slot]))
+            work = ShareInitializing(wanted, self._persister, coordinator, self._tasks.start)
+            self._tasks.start(work.run())
 
     # --- background work
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOAD_CHUNK_BYTES = 1 << 20  # Kafka's `offsets.load.buffer.size` is 5 MiB; smaller chunks keep the loop responsive
+LOAD_CHUNK_BYTES = 1 << 18  # Kafka's `offsets.load.buffer.size` is 5 MiB; smaller chunks keep the loop responsive
 INLINE_LOAD_BYTES = 1 << 18  # a log of at most this size is replayed within the first request
 
 

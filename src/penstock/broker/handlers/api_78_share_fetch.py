@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.broker.handlers.group_calls import check_feature
 from penstock.broker.handlers.leader_hints import LeaderHints
-from penstock.broker.handlers.share_acknowledgements import HINTED, Acknowledgements, member_of, watch_connection
+from penstock.broker.handlers.share_acknowledgements import (
+    HINTED,
+    Acknowledgements,
+    check_size,
+    member_of,
+    watch_connection,
+)
 from penstock.broker.requests.slices import SLICE_PARTITIONS
 from penstock.broker.share.share_fetch import Delivery, ShareFetching, ShareWish
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -26,7 +32,7 @@ from penstock.protocol.messages.api_78_share_fetch import (
     ShareFetchRequest,
     ShareFetchResponse,
 )
-from penstock.share.sessions import FINAL_EPOCH, FIRST_EPOCH, MAX_SESSION_PARTITIONS, ShareSession, Slot
+from penstock.share.sessions import FINAL_EPOCH, FIRST_EPOCH, ShareSession, Slot
 from penstock.share.state_journal import ShareKey
 from penstock.share.states import AcquireMode
 
@@ -38,6 +44,8 @@ if TYPE_CHECKING:
 #: More of them are answered once and leave the session.
 MAX_UNKNOWN = 1000
 UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+#: Partitions that are opened in one slice: the first use of a partition may create files.
+SLICE_LOADS = 50
 MAX_RECORDS = 10_000  # upper limit of a request's max_records; the client then polls again
 
 
@@ -52,10 +60,7 @@ async def _handle(broker: Broker, ctx: RequestContext, request: ShareFetchReques
     check_feature(broker, "share.version", "Share groups")
     group, member = member_of(request)
     _check(request)
-    if sum(len(topic.partitions) for topic in request.topics) > MAX_SESSION_PARTITIONS:
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, f"The request has more than {MAX_SESSION_PARTITIONS} partitions: send fewer."
-        )
+    check_size(request)
     shares = broker.share_partitions
     acknowledged: dict[Slot, list[Any]] = {}
     for topic in request.topics:
@@ -76,8 +81,7 @@ async def _handle(broker: Broker, ctx: RequestContext, request: ShareFetchReques
         acknowledges=bool(acknowledged),
     )
     acknowledgements = Acknowledgements(broker, ctx, group, member, renews=request.is_renew_ack)
-    for slot, batches in acknowledged.items():
-        await acknowledgements.start(slot, batches)
+    await acknowledgements.start(acknowledged.items())
     answers: dict[Slot, PartitionData] = {}
     if final:
         shares.end_session(group, member)
@@ -113,7 +117,7 @@ async def _fetch(
     await shares.verify(session)
     unknown = []
     for count, slot in enumerate(session.rotated(), 1):
-        if count % SLICE_PARTITIONS == 0:
+        if count % SLICE_LOADS == 0:
             await broker.slices.turn()
         topic = broker.metadata.image.topics_by_id.get(slot[0])
         try:

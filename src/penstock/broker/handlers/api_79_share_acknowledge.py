@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from penstock.broker.handlers import share_operator
 from penstock.broker.handlers.group_calls import check_feature
 from penstock.broker.handlers.leader_hints import LeaderHints
-from penstock.broker.handlers.share_acknowledgements import HINTED, Acknowledgements, member_of
+from penstock.broker.handlers.share_acknowledgements import HINTED, Acknowledgements, check_size, member_of
+from penstock.broker.requests.slices import SLICE_PARTITIONS
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_79_share_acknowledge import (
     LeaderIdAndEpoch,
@@ -41,20 +42,34 @@ async def _handle(broker: Broker, ctx: RequestContext, request: ShareAcknowledge
     group, member = member_of(request)
     if share_operator.is_operator(request):
         return await share_operator.serve(broker, ctx, request)
+    check_size(request)
     shares = broker.share_partitions
     shares.sessions.next(group, member, request.share_session_epoch)
     acknowledgements = Acknowledgements(broker, ctx, group, member, renews=request.is_renew_ack)
-    for topic in request.topics:
-        for partition in topic.partitions:
-            await acknowledgements.start((topic.topic_id, partition.partition_index), partition.acknowledgement_batches)
+    await acknowledgements.start(
+        ((topic.topic_id, partition.partition_index), partition.acknowledgement_batches)
+        for topic in request.topics
+        for partition in topic.partitions
+    )
     if request.share_session_epoch == FINAL_EPOCH:
         shares.end_session(group, member)
     await acknowledgements.written()
+    return await _response(broker, ctx, request, acknowledgements)
+
+
+async def _response(
+    broker: Broker, ctx: RequestContext, request: ShareAcknowledgeRequest, acknowledgements: Acknowledgements
+) -> ShareAcknowledgeResponse:
+    limits = broker.share_partitions.settings_of(str(request.group_id)).limits
+    response = ShareAcknowledgeResponse(acquisition_lock_timeout_ms=limits.lock_duration_ms)
     hints = LeaderHints(broker, ctx)
-    response = ShareAcknowledgeResponse(acquisition_lock_timeout_ms=shares.settings_of(group).limits.lock_duration_ms)
     for topic in request.topics:
-        answers = [PartitionData(partition_index=each.partition_index) for each in topic.partitions]
-        for answer in answers:
+        answers = []
+        for count, partition in enumerate(topic.partitions, 1):
+            if count % SLICE_PARTITIONS == 0:
+                await broker.slices.turn()
+            answer = PartitionData(partition_index=partition.partition_index)
+            answers.append(answer)
             error = acknowledgements.errors.get((topic.topic_id, answer.partition_index))
             if error is None:
                 continue

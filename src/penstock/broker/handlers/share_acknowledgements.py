@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.requests.slices import SLICE_PARTITIONS
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import Acknowledge
 from penstock.share.portions import PORTION
+from penstock.share.sessions import MAX_SESSION_PARTITIONS
 from penstock.share.state_journal import ShareKey
 from penstock.share.states import AcknowledgedRange
 
@@ -27,6 +29,14 @@ def member_of(request: Any) -> tuple[str, str]:
     if not request.group_id or not request.member_id:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names no group or no member: give both.")
     return request.group_id, request.member_id
+
+
+def check_size(request: Any) -> None:
+    """Raises INVALID_REQUEST if a ShareFetch or ShareAcknowledge has more partitions than a session may have."""
+    if sum(len(topic.partitions) for topic in request.topics) > MAX_SESSION_PARTITIONS:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"The request has more than {MAX_SESSION_PARTITIONS} partitions: send fewer."
+        )
 
 
 def watch_connection(broker: Broker, ctx: RequestContext) -> None:
@@ -59,7 +69,14 @@ class Acknowledgements:
         self.errors: dict[Slot, KafkaError] = {}
         self.slots: dict[Slot, None] = {}
 
-    async def start(self, slot: Slot, batches: Sequence[Any]) -> None:
+    async def start(self, partitions: Iterable[tuple[Slot, Sequence[Any]]]) -> None:
+        """Applies the acknowledgements of a request and starts to write them to the share coordinators."""
+        for count, (slot, batches) in enumerate(partitions, 1):
+            if count % SLICE_PARTITIONS == 0:
+                await self._broker.slices.turn()
+            await self._start(slot, batches)
+
+    async def _start(self, slot: Slot, batches: Sequence[Any]) -> None:
         """Applies the acknowledgements of one partition and starts to write them to the share coordinator."""
         self.slots[slot] = None
         try:

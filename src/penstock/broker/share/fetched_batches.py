@@ -27,6 +27,10 @@ class FetchedBatches:
         self._aborted = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
         self._places: list[tuple[int, int, int, int]] = []  # first and last offset, first byte and byte after the last
 
+    def __len__(self) -> int:
+        """Returns the number of batches that the iteration has reached."""
+        return len(self._places)
+
     def __iter__(self) -> Iterator[FetchedBatch]:
         position = 0
         aborting: set[int] = set()

@@ -118,7 +118,9 @@ class LedSharePartition:
 
     async def _load(self) -> None:
         try:
+            await self._turn()  # a session may begin with thousands of partitions
             read = await self._persister.read(self.key, self.leader_epoch)
+            await self._turn()
             log = self.partition.leader_log(self.leader_epoch)
             start = read.start_offset
             if start == UNKNOWN_OFFSET:
@@ -134,9 +136,8 @@ class LedSharePartition:
         if self.failure is not None:
             return  # closed meanwhile
         self._state_epoch = read.state_epoch
-        self.state = SharePartition(start, read.batches)
+        self.state = SharePartition(start, read.batches, self.limits, self.now_ms)
         self.state.log_start_moved(log.log_start_offset)
-        self.state.delay_again(self.limits, self.now_ms)
         self._arm()
         self.burial.start()
         self.wake()

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: Bytes that are read from one partition for one fetch: more would be read again for the next member.
 MAX_READ_BYTES = 1 << 20
 MAX_WAIT_MS = 600_000
+#: Batches and acquired ranges of records that a fetch handles before other requests have their turn: about 10 ms.
+MAX_STEPS = 2000
 #: Rounds in which a fetch may find markers and aborted records only, before other requests have their turn.
 MAX_ROUNDS = 8
 
@@ -80,6 +82,7 @@ class ShareFetching:
         self._future: asyncio.Future[None] | None = None
         self._woken = False
         self._ended = False
+        self._steps = 0  # since other requests had their turn
 
     async def run(self) -> list[Delivery]:
         """Returns the acquired records of each partition, once there are enough records or the maximum wait is over."""
@@ -195,6 +198,9 @@ class ShareFetching:
         for each in located:
             if left <= 0:
                 return
+            if self._steps > MAX_STEPS:
+                self._steps = 0
+                await asyncio.sleep(0)
             led = each.led
             try:
                 data = each.piece.read_cached()
@@ -208,6 +214,7 @@ class ShareFetching:
             batches = FetchedBatches(data, each.aborted)
             wish = Wish(self._wish.member, left, self._wish.batch_size, self._wish.mode)
             acquired = led.acquire(wish, each.offset, batches)
+            self._steps += len(batches) + len(acquired)
             if acquired:
                 self._found[led] = Delivery(led, batches.cut(acquired), acquired)
                 left -= sum(last - first + 1 for first, last, _ in acquired)

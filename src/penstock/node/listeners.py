@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 PATTERN = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)://(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]]*):(?P<port>\d+)")
 ALLOW_PLAINTEXT = "penstock.allow.plaintext"
-SUPPORTED_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+PROTOCOL_MAP = "listener.security.protocol.map"
+PLAINTEXT = "PLAINTEXT"
+SUPPORTED_PROTOCOLS = {PLAINTEXT: 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
 class ListenerError(Exception):
@@ -69,8 +71,8 @@ def parse_listeners(setting: str, entries: Sequence[str]) -> list[Address]:
 def plan_listeners(settings: Settings, default_host: str = "localhost") -> list[ListenerPlan]:
     bound = parse_listeners("listeners", settings.list("listeners"))
     advertised = {a.name: a for a in parse_listeners("advertised.listeners", settings.list("advertised.listeners"))}
-    protocols = _protocol_map(settings.str("listener.security.protocol.map"))
-    controllers = {name.upper() for name in settings.list("controller.listener.names")}
+    protocols = _protocols(settings)
+    controllers = _controllers(settings)
     if not bound:
         raise ListenerError("listeners: at least one listener is needed, e.g. PLAINTEXT://127.0.0.1:9092")
     for name in advertised:
@@ -78,14 +80,14 @@ def plan_listeners(settings: Settings, default_host: str = "localhost") -> list[
             raise ListenerError(f"advertised.listeners: {name} is not in listeners; add it there, or remove it here")
     plans = []
     for name in [*(address.name for address in bound), *sorted(controllers)]:
-        protocol = _protocol(name, protocols, controllers)
+        protocol = protocols.get(name, name)
         if protocol not in SUPPORTED_PROTOCOLS:
             raise ListenerError(
                 f"listener {name}: protocol {protocol} is unknown; map it in listener.security.protocol.map to one of "
                 f"{', '.join(SUPPORTED_PROTOCOLS)}"
             )
     for address in bound:
-        protocol = _protocol(address.name, protocols, controllers)
+        protocol = protocols.get(address.name, address.name)
         shown = advertised.get(address.name, address)
         host = shown.host
         if host in ("0.0.0.0", "::"):  # noqa: S104 - refused as an advertised address, not bound
@@ -122,14 +124,27 @@ def plan_listeners(settings: Settings, default_host: str = "localhost") -> list[
     return plans
 
 
-def _protocol(name: str, protocols: dict[str, str], controllers: set[str]) -> str:
-    return protocols.get(name, "PLAINTEXT" if name in controllers else name)
+def _controllers(settings: Settings) -> set[str]:
+    return {name.upper() for name in settings.list("controller.listener.names")}
+
+
+def _protocols(settings: Settings) -> dict[str, str]:
+    """Returns the security protocols of listeners by name.
+
+    As in Kafka, a controllers' listener without an entry in the map is PLAINTEXT only if there is no map and no
+    listener has the name of a protocol with TLS or SASL. So an operator who secures clients can't forget controllers.
+    """
+    found = _protocol_map(settings.str(PROTOCOL_MAP))
+    controllers = _controllers(settings)
+    names = {entry.partition(":")[0].strip().upper() for entry in settings.list("listeners")} | controllers
+    if PROTOCOL_MAP not in settings.static and names.isdisjoint(SUPPORTED_PROTOCOLS.keys() - {PLAINTEXT}):
+        found = {**dict.fromkeys(controllers, PLAINTEXT), **found}
+    return found
 
 
 def protocol_of(settings: Settings, listener: str) -> str:
     """Returns the security protocol of the listener with this name, which may be a listener of another node."""
-    controllers = {name.upper() for name in settings.list("controller.listener.names")}
-    return _protocol(listener, _protocol_map(settings.str("listener.security.protocol.map")), controllers)
+    return _protocols(settings).get(listener, listener)
 
 
 def is_tls(protocol: str) -> bool:

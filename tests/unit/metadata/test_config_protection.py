@@ -22,6 +22,7 @@ from penstock.metadata.configs.protection import check_protection
         ("principal.builder.class", "com.example.Builder"),
         ("create.topic.policy.class.name", "com.example.Policy"),
         ("alter.config.policy.class.name", "com.example.Policy"),
+        ("client.quota.callback.class", "com.example.Quotas"),
     ],
 )
 def test_unsupported_security_property_is_refused_with_its_name(name: str, value: str) -> None:

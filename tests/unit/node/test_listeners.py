@@ -41,6 +41,11 @@ def test_listener_plan_has_the_advertised_address_and_the_controller_flag_from_t
     assert controller.controller
 
 
+def test_controllers_listener_without_an_entry_in_the_map_is_plaintext_only_on_a_node_without_any_security() -> None:
+    settings = Settings({"listeners": "PLAINTEXT://:1,CONTROLLER://:2", "controller.listener.names": "CONTROLLER"})
+    assert [plan.security_protocol for plan in plan_listeners(settings)] == ["PLAINTEXT", "PLAINTEXT"]
+
+
 @pytest.mark.parametrize(
     ("properties", "sentence"),
     [
@@ -61,6 +66,19 @@ def test_listener_plan_has_the_advertised_address_and_the_controller_flag_from_t
                 "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:TLS",
             },
             "listener CONTROLLER: protocol TLS is unknown",
+        ),
+        (
+            {"listeners": "SASL_SSL://:9092,CONTROLLER://:9093", "controller.listener.names": "CONTROLLER"},
+            "listener CONTROLLER: protocol CONTROLLER is unknown; map it",
+        ),
+        (
+            {
+                "process.roles": "broker",
+                "listeners": "CLIENTS://:9092",
+                "controller.listener.names": "CONTROLLER",
+                "listener.security.protocol.map": "CLIENTS:SASL_SSL",
+            },
+            "listener CONTROLLER: protocol CONTROLLER is unknown; map it",
         ),
     ],
 )

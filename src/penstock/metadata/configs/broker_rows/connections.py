@@ -8,8 +8,6 @@ alter.log.dirs.replication.quota.window.num INT =11 [1..] low
     Samples kept for the throttle of moves between log directories.
 alter.log.dirs.replication.quota.window.size.seconds INT =1 [1..] low
     Length of each sample for the throttle of moves between log directories.
-client.quota.callback.class CLASS low unsupported
-    Class that decides quotas instead of the built-in rules.
 connection.failed.authentication.delay.ms INT =100 [0..] low
     How long a failed authentication waits before the connection is closed.
 connections.max.idle.ms LONG =600000

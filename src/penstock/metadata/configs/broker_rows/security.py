@@ -5,6 +5,8 @@ alter.config.policy.class.name CLASS low unsupported
     Class that may refuse changes of configs.
 authorizer.class.name STRING = low
     Class that authorizes requests; without it every request is allowed.
+client.quota.callback.class CLASS low unsupported
+    Class that decides quotas instead of the built-in rules.
 create.topic.policy.class.name CLASS low unsupported
     Class that may refuse new topics.
 delegation.token.expiry.check.interval.ms LONG =3600000 [1..] low

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -26,9 +26,10 @@ class Scale(NamedTuple):
 
 
 @contextmanager
-def broker_of(scale: Scale) -> Iterator[Broker]:
-    """Runs a broker with an HTTP listener, whose logs are all open."""
-    with Broker(config={"penstock.http.listener": "127.0.0.1:0"}) as broker, broker.client() as client:
+def broker_of(scale: Scale, config: Mapping[str, str] | None = None) -> Iterator[Broker]:
+    """Runs a broker with an HTTP listener, whose logs are all open. `config` has more server properties."""
+    properties = {"penstock.http.listener": "127.0.0.1:0", **(config or {})}
+    with Broker(config=properties) as broker, broker.client() as client:
         names = [f"topic-{number}" for number in range(scale.topics)]
         for start in range(0, len(names), TOPICS_AT_ONCE):
             broker.create_topics(dict.fromkeys(names[start : start + TOPICS_AT_ONCE], scale.partitions))

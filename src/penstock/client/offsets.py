@@ -12,7 +12,7 @@ from penstock.protocol.messages.api_02_list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopic,
 )
-from penstock.protocol.vocabulary import EARLIEST_LOCAL, LATEST_TIERED, MAX_TIMESTAMP, READ_UNCOMMITTED
+from penstock.protocol.vocabulary import EARLIEST_LOCAL, LATEST_TIERED, MAX_TIMESTAMP, NO_LEADER_EPOCH, READ_UNCOMMITTED
 
 #: Partitions in one request: a request for more would hold the event loops of client and broker for too long.
 PARTITIONS_AT_ONCE = 1000
@@ -62,9 +62,11 @@ async def list_offsets(
 def _request(client: AsyncClient, wanted: Mapping[tuple[str, int], int], isolation_level: int) -> ListOffsetsRequest:
     topics: dict[str, ListOffsetsTopic] = {}
     for (topic, partition), timestamp in wanted.items():
-        info = client.cluster.topics[topic].partitions[partition]
+        info = client.cluster.topics.get(topic)  # None: deleted since the leader was looked up
+        known = None if info is None else info.partitions.get(partition)
+        epoch = NO_LEADER_EPOCH if known is None else known.leader_epoch
         topics.setdefault(topic, ListOffsetsTopic(name=topic, partitions=[])).partitions.append(
-            ListOffsetsPartition(partition_index=partition, timestamp=timestamp, current_leader_epoch=info.leader_epoch)
+            ListOffsetsPartition(partition_index=partition, timestamp=timestamp, current_leader_epoch=epoch)
         )
     timeout_ms = int(client.settings.request_timeout_s * 1000)
     return ListOffsetsRequest(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import urllib.parse
 from collections.abc import Iterator
 
 import pytest
-from loop_steps import cpu_of_callbacks, lines_of_callbacks
 from rest_harness import ask
 
+from loop_steps import asyncio_loop, cpu_of_callbacks, lines_of_callbacks
 from penstock.http import view
 from penstock.http.rest.api import ROUTES
 from penstock.http.rest.routes import Route
-from penstock.testing import Broker, loop_thread
+from penstock.testing import Broker
 from scale import CREW, EVERYTHING, WIDE, Scale, broker_of
 
 #: A step of a request may use this much CPU time.
@@ -22,6 +21,10 @@ STEP_MAX_S = 0.020
 STEP_MAX_LINES = 60_000
 #: Paths that need what the broker does not have.
 WITHOUT = ("/v1/operations/{operation}",)
+AUTHORIZER = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
 GETS = [each for each in ROUTES if each.method == "GET" and each.template not in WITHOUT]
 
 
@@ -44,14 +47,6 @@ def uncached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view, "LONGEST_S", 0.0)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def plain_loop() -> Iterator[None]:
-    """Runs brokers on asyncio's own event loop, whose callbacks can be measured."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop_thread, "new_event_loop", asyncio.new_event_loop)
-        yield
-
-
 def walk(broker: Broker, route: Route) -> None:
     assert ask(broker, "GET", path_of(route)).status in (200, 409 if "acls" in route.template else 200)
 
@@ -63,7 +58,7 @@ SOME = Scale(topics=10, partitions=200, wide=1000, groups=50)
 
 @pytest.fixture(scope="module")
 def some_partitions() -> Iterator[Broker]:
-    with broker_of(SOME) as running:
+    with asyncio_loop(), broker_of(SOME) as running:
         yield running
 
 
@@ -96,9 +91,10 @@ def test_answers_that_are_made_in_many_steps_are_complete(some_partitions: Broke
 # --- the whole walk, in CPU time
 
 
-@pytest.fixture(scope="module")
-def many_partitions() -> Iterator[Broker]:
-    with broker_of(Scale(topics=75, partitions=100, wide=2500, groups=1000)) as running:
+@pytest.fixture(scope="module", params=[{}, AUTHORIZER], ids=["open", "authorizer"])
+def many_partitions(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    scale = Scale(topics=75, partitions=100, wide=2500, groups=1000)
+    with asyncio_loop(), broker_of(scale, request.param) as running:
         yield running
 
 

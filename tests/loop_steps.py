@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from penstock.testing import Broker
+from penstock.testing import Broker, loop_thread
 
 
 @dataclass(slots=True)
@@ -61,6 +61,14 @@ def lines_of_callbacks(broker: Broker) -> Iterator[Longest]:
             yield longest
     finally:
         broker.run(trace(None))
+
+
+@contextmanager
+def asyncio_loop() -> Iterator[None]:
+    """Runs brokers that start inside the block on asyncio's own event loop, whose callbacks can be measured."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop_thread, "new_event_loop", asyncio.new_event_loop)
+        yield
 
 
 async def _thread() -> int:

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import random
 import struct
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -32,7 +32,7 @@ from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
 from penstock.net.later import Later
 from penstock.net.reply import Close
-from penstock.protocol.apis import request_class
+from penstock.protocol.apis import request_class, response_class
 from penstock.protocol.codec import decode, encode
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_00_produce import (
@@ -69,6 +69,8 @@ from penstock.protocol.messages.api_19_create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from penstock.protocol.messages.api_76_share_group_heartbeat import ShareGroupHeartbeatRequest
+from penstock.protocol.messages.api_88_streams_group_heartbeat import StreamsGroupHeartbeatRequest, TaskIds
 from penstock.protocol.schema import Struct
 from penstock.sim.engine.loop import Timeline
 
@@ -282,6 +284,40 @@ def test_create_topics_request_with_too_many_topics_is_refused(
     told = decode(CreateTopicsResponse, 7, b"".join(reply[1:]))
     assert {topic.error_code for topic in told.topics} == {code}
     assert len(told.topics) == topics
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+@pytest.mark.parametrize(
+    ("key", "largest", "request_of"),
+    [
+        (
+            76,
+            10_000,
+            lambda count: ShareGroupHeartbeatRequest(subscribed_topic_names=["t"] * count),
+        ),
+        (
+            88,
+            20_000,
+            lambda count: StreamsGroupHeartbeatRequest(active_tasks=[TaskIds(partitions=[0] * (count - 1))]),
+        ),
+    ],
+    ids=["share", "streams"],
+)
+def test_heartbeat_with_too_many_topics_or_tasks_is_refused_before_it_is_handled(
+    key: int, largest: int, request_of: Callable[[int], Any], extra: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handled = []
+
+    def handle(broker: Any, ctx: Any, request: Any) -> Any:
+        handled.append(request)
+        return error_response(ctx.api_key, ctx.api_version, request, ErrorCode.NONE)
+
+    monkeypatch.setattr(dispatch, "load_handler", lambda key: handle)
+    version = served_versions(key)[-1]
+    _, reply = send(key, version, request_of(largest + extra))
+    told: Any = decode(response_class(key), version, b"".join(reply[1:]))
+    assert ErrorCode(told.error_code) is (ErrorCode.INVALID_REQUEST if extra else ErrorCode.NONE)
+    assert len(handled) == 1 - extra
 
 
 # --- Produce

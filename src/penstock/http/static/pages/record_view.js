@@ -17,7 +17,8 @@ export function toBytes(data) {
 export function short(data) {
   if (data === null) return "null";
   const text = data.decoded !== undefined ? JSON.stringify(data.decoded) : data.text ?? `${data.base64.length} characters of base64: ${data.base64}`;
-  return text.length > SHORT ? `${text.slice(0, SHORT)}…` : text;
+  const cut = text.length > SHORT ? `${text.slice(0, SHORT)}…` : text;
+  return data.problem ? `⚠ ${cut}` : cut;
 }
 
 function hex(data) {

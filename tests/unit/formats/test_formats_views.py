@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,9 @@ from penstock.formats.limits import DATA_MAX_BYTES, FormatError
 from penstock.formats.registry import FAILED_S, PAUSE_S, REFERENCES_MAX, Registry
 from penstock.formats.schemas import LookUp, Schemas
 from penstock.formats.views import ANSWER_LIMITS, NO_LIMITS, VIEWS, AnswerLimits, Viewing
+from penstock.metadata.configs.settings import Settings
+from penstock.node.record_schemas import plan_schemas
+from tools.certificates import Authority
 
 ORDER = {
     "type": "record",
@@ -235,7 +239,7 @@ def fake() -> Iterator[FakeRegistry]:
 
 
 @contextmanager
-def serving(fake: FakeRegistry) -> Iterator[FakeRegistry]:
+def serving(fake: FakeRegistry, key_and_certificate: str | None = None) -> Iterator[FakeRegistry]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             fake.asked.append(self.path)
@@ -254,9 +258,14 @@ def serving(fake: FakeRegistry) -> Iterator[FakeRegistry]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        scheme = "http"
+        if key_and_certificate is not None:
+            context, scheme = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), "https"
+            context.load_cert_chain(key_and_certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        fake.url = f"{scheme}://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        fake.url = f"http://127.0.0.1:{server.server_address[1]}"
         try:
             yield fake
         finally:
@@ -407,6 +416,23 @@ def test_a_url_that_can_not_be_used_is_refused(url: str, user: str, reason: str)
         Registry(url, user)
     Registry("http://registry:8081")
     Registry("https://registry", "ann:secret")
+
+
+def test_a_node_asks_a_registry_with_tls_only_if_it_trusts_its_certificate(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ca")
+    with serving(FakeRegistry(), authority.store("registry.pem", "registry")) as fake:
+        fake.answers["/schemas/ids/7"] = {"schema": json.dumps(ORDER)}
+        url = {"penstock.schema.registry.url": fake.url}
+        trusted = {"penstock.schema.registry.ssl.truststore.location": str(authority.file)}
+        user = {"penstock.schema.registry.basic.auth.user.info": "ann:secret"}
+        found = view(plan_schemas(Settings({**url, **trusted, **user})), prefix(7) + AVRO)
+        assert found is not None
+        assert found["decoded"] == SHOWN
+        assert fake.logins == [f"Basic {base64.b64encode(b'ann:secret').decode()}"]
+        found = view(plan_schemas(Settings({**url, **user})), prefix(7) + AVRO)
+        assert found is not None
+        assert "can't be trusted" in found["problem"]
+        assert len(fake.asked) == 1, "the password goes to no server that is not trusted"
 
 
 def test_a_package_that_is_missing_is_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

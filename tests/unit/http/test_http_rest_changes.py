@@ -11,6 +11,7 @@ import pytest
 from rest_harness import HTTP, ask, begin_share_group, commit, ended
 
 from penstock.client.cluster_facts import Facts
+from penstock.client.group_admin import GroupAdmin
 from penstock.client.producer import ProducerSettings
 from penstock.client.replica_moves import MovePlan, ReplicaMoves
 from penstock.http import operations, view
@@ -19,6 +20,7 @@ from penstock.http.rest import moves
 from penstock.http.rest.routes import Call
 from penstock.protocol.vocabulary import ConfigOperation, ResourceType
 from penstock.testing import Broker, Cluster
+from waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -329,3 +331,18 @@ def test_a_cancelled_operation_keeps_the_throttle_while_its_moves_still_run() ->
 
     operation = asyncio.run(scenario())
     assert (done, operation.done, operation.notes) == (["throttled"], 1, [moves.THROTTLE_STAYS])
+
+
+def test_rest_changes_and_deletes_the_topic_of_committed_offsets_as_apache_kafka_does() -> None:
+    """Apache Kafka 4.3.1 accepts both: groups lose their offsets, and the next commit creates the topic again."""
+    with Broker(config=HTTP, topics={"t": 1}) as broker, broker.client() as client:
+        admin = GroupAdmin(client.asynchronous)
+        commit(broker, "g", {("t", 0): 0})
+        offsets_topic = "__consumer_offsets"
+        change = {"set": {"cleanup.policy": "delete"}}
+        assert ask(broker, "PATCH", f"/v1/configs/topics/{offsets_topic}", change).status == 200
+        assert ask(broker, "DELETE", f"/v1/topics/{offsets_topic}").status == 200
+        until(lambda: client.run(admin.committed("g")) == {})
+        until(lambda: client.run(admin.commit("g", {("t", 0): 0})) == {})
+        assert client.run(admin.committed("g")) == {("t", 0): 0}
+        assert offsets_topic in broker.node.broker.metadata.image.topics

@@ -17,6 +17,7 @@ from penstock.broker.events import NodeEvent
 from penstock.broker.fetch.fetch_policy import FetchPolicy
 from penstock.broker.fetch.fetch_sessions import FetchSessions
 from penstock.broker.handlers import api_01_fetch, api_02_list_offsets
+from penstock.broker.limits.quotas import Quotas
 from penstock.broker.peers.peers import Call, Peers
 from penstock.broker.replicas.directory_assignments import DirectoryAssignments
 from penstock.broker.replicas.directory_moves import DirectoryMoves
@@ -106,7 +107,7 @@ class Member:
         self.broker: Any = SimpleNamespace(
             partitions=self.partitions,
             fetch_sessions=FetchSessions(100, random.Random(node_id)),
-            quotas=SimpleNamespace(record_fetch=lambda ctx, size: 0, max_fetch_bytes=lambda ctx: 1 << 30),
+            quotas=Quotas(self.settings),
             metadata=SimpleNamespace(image=cluster.image),
             fetch_policy=FetchPolicy(self.partitions.host, self.settings, "PLAINTEXT"),
             unsent=ByteBudget(-1),

@@ -105,3 +105,20 @@ def test_lost_verification_request_fails_its_callers_and_the_next_call_sends_a_n
         assert await admission.ask(2, "a", 1, 0, [("t", 0)], add=True) == {("t", 0): ErrorCode.NONE}
 
     asyncio.run(scenario())
+
+
+def test_all_callers_of_a_verification_are_answered_if_its_task_is_cancelled() -> None:
+    async def scenario() -> None:
+        peers = Coordinators()
+        peers.gate.clear()
+        admission = Admission(peers, peers.spawn)
+        asking = [asyncio.ensure_future(admission.ask(2, name, 1, 0, [("t", 0)], add=True)) for name in "abca"]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert len(peers.asked) == 1
+        for task in list(peers.tasks):
+            task.cancel()
+        answers = await asyncio.wait_for(asyncio.gather(*asking), 60)
+        assert answers == [{("t", 0): ErrorCode.NETWORK_EXCEPTION}] * 4
+
+    asyncio.run(scenario())

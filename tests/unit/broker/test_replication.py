@@ -230,9 +230,12 @@ def test_delete_records_request_completes_when_every_live_replica_has_deleted_th
         await cluster.start(led_by_1(1, 2, 3))
         await cluster[1].partition.committed(cluster[1].append(*[b"x"] * 10))
         await until(lambda: cluster[2].partition.log.high_watermark == cluster[3].partition.log.high_watermark == 10)
+        await asyncio.sleep(0.1)  # the followers' next fetches are parked
         moved = cluster[1].partition.delete_before(4)
         assert moved is not None
+        began = asyncio.get_running_loop().time()
         await moved
+        assert asyncio.get_running_loop().time() - began < 0.1, "not with a timer"
         assert [cluster[each].partition.log.log_start_offset for each in (1, 2, 3)] == [4, 4, 4]
         assert cluster[1].partition.low_watermark() == 4
         cluster.cut = {(3, 1)}

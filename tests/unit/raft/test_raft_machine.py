@@ -43,7 +43,7 @@ from penstock.raft.messages import (
     VoteAnswer,
     VoterAnswer,
 )
-from penstock.raft.states import TRANSITIONS, Candidate, Follower, Leader, Unattached
+from penstock.raft.states import TRANSITIONS, Candidate, Follower, Leader, Prospective, Unattached
 from penstock.raft.voters import ReplicaKey, Voter, VoterHistory, VoterSet
 
 
@@ -255,6 +255,27 @@ def test_restarted_follower_follows_its_leader_in_the_same_epoch() -> None:
 
 def test_every_raft_state_can_be_entered_and_left() -> None:
     assert set().union(*TRANSITIONS.values()) == set(TRANSITIONS)
+
+
+def test_errors_of_voters_do_not_count_as_refused_votes() -> None:
+    me = voter(1)
+    history = VoterHistory(VoterSet.of([me, *(voter(one) for one in (2, 3))]))
+    raft = Raft(RaftConfig(), me, random=random.Random(1), log=LogView(), voters=history)
+    sends = {effect.to: effect.send_id for effect in raft.step(Tick(), 5000) if isinstance(effect, Send)}
+    assert isinstance(raft.core.state, Prospective)
+    for send_id in sends.values():
+        raft.step(Answered(send_id, VoteAnswer(ErrorCode.INCONSISTENT_VOTER_SET, 0, -1, False)), 5000)
+    state = raft.core.state
+    assert isinstance(state, Prospective)
+    assert state.election.unheard
+
+
+def test_snapshot_has_the_voters_of_the_last_record_below_its_end() -> None:
+    one, two = VoterSet.of([voter(1)]), VoterSet.of([voter(1), voter(2)])
+    history = VoterHistory(one)
+    history.record(5, two)
+    assert (history.before(5), history.before(6)) == (one, two)
+    assert (history.since(5), history.since(6)) == ([one, two], [two])
 
 
 def test_candidate_that_lost_an_election_sends_no_requests_during_its_backoff() -> None:

@@ -76,10 +76,14 @@ class LagHistory:
 
 
 def _summed(series: Iterable[_Series]) -> list[tuple[int, int]]:
-    changes: Counter[int] = Counter()
+    same_times: dict[bytes, list[_Series]] = {}
     for each in series:
+        same_times.setdefault(each.times_ms.tobytes(), []).append(each)
+    changes: Counter[int] = Counter()
+    for members in same_times.values():  # one list in most cases, because a sample has all topics of a group
         before = 0
-        for at_ms, lag in zip(each.times_ms, each.lags):
+        for at_ms, lags in zip(members[0].times_ms, zip(*(each.lags for each in members))):
+            lag = sum(lags)
             changes[at_ms] += lag - before
             before = lag
     found, lag = [], 0

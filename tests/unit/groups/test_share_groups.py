@@ -260,6 +260,21 @@ def test_share_assignor_gives_every_partition_a_member_and_every_member_a_partit
         assert max(counts) - min(counts) <= 1
 
 
+def test_partitions_of_a_topic_are_listed_once_for_all_members_with_the_same_subscription() -> None:
+    listed = 0
+
+    class Partitions(dict[bytes, frozenset[int]]):
+        def __getitem__(self, topic: bytes) -> frozenset[int]:
+            nonlocal listed
+            listed += 1
+            return super().__getitem__(topic)
+
+    members = {f"m{number}": frozenset([b"a" if number % 2 else b"b"]) for number in range(200)}
+    target = assignor.assign(members, Partitions({each: frozenset(range(1000)) for each in (b"a", b"b")}), {})
+    assert {len(some) for held in target.values() for some in held.values()} == {10}
+    assert listed == 2
+
+
 def test_new_members_of_a_share_group_are_refused_at_the_memory_limit() -> None:
     driver = ShareDriver()
     allowance = driver.shard.allowance = Allowance(7_000)

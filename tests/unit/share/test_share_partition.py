@@ -131,6 +131,18 @@ def test_new_leader_restarts_back_offs_but_records_of_a_closed_session_get_no_ba
     assert ranges(share) == [(0, 4, "DELAYED", 2), (5, 9, "AVAILABLE", 0)]
 
 
+def test_records_of_a_closed_session_whose_release_was_not_written_are_available_once_their_lock_expires() -> None:
+    share = SharePartition(0)
+    share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0)
+    share.abandon("m")
+    released = share.release(LIMITS)
+    assert released is not None
+    share.rollback(released, 0)
+    assert ranges(share) == [(0, 9, "ACQUIRED", 1)]
+    share.expire(LIMITS, (share.next_deadline() or 0) + 1)
+    assert ranges(share) == [(0, 9, "AVAILABLE", 1)]
+
+
 def test_one_fetch_acquires_a_limited_number_of_single_records_of_a_large_batch() -> None:
     batch = [FetchedBatch(0, 5 * MAX_RUNS - 1)]
     stored = [

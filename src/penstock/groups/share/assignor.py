@@ -7,7 +7,9 @@ of members, plus or minus one. As far as this balance allows, members keep their
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from heapq import heapify, heappop, heappush, heapreplace
+from itertools import groupby
 
 from penstock.groups.consumer.group import Partitions
 
@@ -22,32 +24,26 @@ def assign(
 ) -> Assignment:
     """Returns an assignment of the given partitions to members. `subscriptions` contains the topic ids of each
     member."""
-    slots = {
-        member: [(topic, index) for topic in sorted(topics & partitions.keys()) for index in sorted(partitions[topic])]
-        for member, topics in subscriptions.items()
+    wanted = {
+        topics: [(topic, index) for topic in sorted(topics & partitions.keys()) for index in sorted(partitions[topic])]
+        for topics in dict.fromkeys(subscriptions.values())
     }
+    slots = {member: wanted[topics] for member, topics in subscriptions.items()}
     held: dict[str, set[Slot]] = {member: set() for member in subscriptions}
-    shared: dict[Slot, int] = {slot: 0 for wanted in slots.values() for slot in wanted}
+    shared: dict[Slot, int] = {slot: 0 for some in wanted.values() for slot in some}
     quotas, sharing = _quotas(slots, shared)
     for member in sorted(slots):
-        _keep(held[member], shared, slots[member], previous.get(member, {}), quotas[member], sharing)
-    readers: dict[bytes, list[str]] = {}
-    for member in sorted(slots):
-        for topic in subscriptions[member]:
-            readers.setdefault(topic, []).append(member)
-    for slot in sorted(shared):
-        if not shared[slot]:
-            member = min(readers[slot[0]], key=lambda each: (len(held[each]), each))
-            held[member].add(slot)
-            shared[slot] += 1
+        before = _slots(previous.get(member, {}), subscriptions[member])
+        _keep(held[member], shared, before, quotas[member], sharing)
+    _give_out(held, shared, subscriptions)
+    heaps: dict[frozenset[bytes], list[tuple[int, Slot]]] = {}
     for member in sorted(slots, key=lambda each: (len(held[each]), each)):
-        while len(held[member]) < quotas[member]:
-            left = [slot for slot in slots[member] if slot not in held[member]]
-            if not left:
-                break
-            slot = min(left, key=lambda each: (shared[each], each))
-            held[member].add(slot)
-            shared[slot] += 1
+        if len(held[member]) < quotas[member]:
+            topics = subscriptions[member]
+            if topics not in heaps:
+                heaps[topics] = [(shared[slot], slot) for slot in wanted[topics]]
+                heapify(heaps[topics])
+            _fill(held[member], shared, heaps[topics], quotas[member])
     return {member: _grouped(taken) for member, taken in held.items()}
 
 
@@ -64,20 +60,57 @@ def _quotas(slots: Mapping[str, list[Slot]], shared: Mapping[Slot, int]) -> tupl
     return quotas, sharing
 
 
-def _keep(
-    held: set[Slot],
-    shared: dict[Slot, int],
-    wanted: list[Slot],
-    before: Partitions,
-    quota: int,
-    sharing: int,
-) -> None:
-    for slot in wanted:
+def _slots(partitions: Partitions, topics: frozenset[bytes]) -> Iterable[Slot]:
+    return ((topic, index) for topic in sorted(topics & partitions.keys()) for index in sorted(partitions[topic]))
+
+
+def _keep(held: set[Slot], shared: dict[Slot, int], before: Iterable[Slot], quota: int, sharing: int) -> None:
+    for slot in before:
         if len(held) >= quota:
             return
-        if slot[1] in before.get(slot[0], ()) and shared[slot] < sharing:
+        if slot in shared and shared[slot] < sharing:
             held.add(slot)
             shared[slot] += 1
+
+
+def _give_out(
+    held: dict[str, set[Slot]], shared: dict[Slot, int], subscriptions: Mapping[str, frozenset[bytes]]
+) -> None:
+    """Gives each partition without a member to the subscriber that has the fewest partitions."""
+    readers: dict[bytes, list[str]] = {}
+    for member, topics in subscriptions.items():
+        for topic in topics:
+            readers.setdefault(topic, []).append(member)
+    free = sorted(slot for slot, members in shared.items() if not members)
+    for topic, some in groupby(free, key=lambda slot: slot[0]):
+        fewest = [(len(held[member]), member) for member in readers[topic]]
+        heapify(fewest)
+        for slot in some:
+            count, member = fewest[0]
+            held[member].add(slot)
+            shared[slot] += 1
+            heapreplace(fewest, (count + 1, member))
+
+
+def _fill(held: set[Slot], shared: dict[Slot, int], fewest: list[tuple[int, Slot]], quota: int) -> None:
+    """Gives a member more partitions, up to its quota: those that have the fewest members.
+
+    `fewest` is a heap of (number of members, partition). A number in it may be too low, because members with other
+    subscriptions have got the partition; it is corrected when it is the lowest.
+    """
+    passed = []
+    while len(held) < quota and fewest:
+        count, slot = fewest[0]
+        if count != shared[slot]:
+            heapreplace(fewest, (shared[slot], slot))
+        elif slot in held:
+            passed.append(heappop(fewest))
+        else:
+            held.add(slot)
+            shared[slot] += 1
+            heapreplace(fewest, (count + 1, slot))
+    for each in passed:
+        heappush(fewest, each)
 
 
 def _grouped(slots: set[Slot]) -> Partitions:

@@ -127,6 +127,18 @@ def test_a_new_producer_epoch_starts_at_sequence_zero_and_ends_the_old_epoch() -
     refused(log, ErrorCode.INVALID_PRODUCER_EPOCH, idempotent(5, epoch=0))
 
 
+def test_failed_verification_of_an_old_producer_epoch_keeps_the_verification_of_the_new_epoch() -> None:
+    producers = new_log().producers
+    old, new = (producers.start_verification(7, epoch, 0, supports_epoch_bump=True) for epoch in (0, 1))
+    assert old is not None
+    assert new is not None
+    producers.end_verification(7, old)
+    assert not producers.is_admitted(7, 0, old)
+    assert producers.is_admitted(7, 1, new)
+    producers.end_verification(7, new)
+    assert not producers.is_admitted(7, 1, new)
+
+
 def test_the_last_stable_offset_waits_for_the_oldest_open_transaction() -> None:
     log = new_log()
     append(log, batch(2))

@@ -142,6 +142,24 @@ def test_records_younger_than_min_compaction_lag_ms_are_not_compacted() -> None:
     assert contents(log) == [(1, "k", "newer")]
 
 
+def test_old_records_are_compacted_while_later_segments_are_younger_than_min_compaction_lag_ms() -> None:
+    logs, log, clock = new(
+        LogConfig(
+            cleanup_policy=frozenset({"compact"}),
+            segment_bytes=1000,
+            min_cleanable_dirty_ratio=0.01,
+            min_compaction_lag_ms=1000,
+        )
+    )
+    for age_ms in (1001, 0):
+        for value in ("first", "second"):
+            put(log, "k", value, clock.wall_ms())
+        log.roll()
+        clock.advance(age_ms)
+    finish(Cleaner(logs).run())
+    assert [offset for offset, _, _ in contents(log)] == [1, 2, 3]
+
+
 def test_a_log_is_compacted_once_enough_of_it_is_dirty_or_a_record_has_waited_too_long() -> None:
     config = LogConfig(
         cleanup_policy=frozenset({"compact"}),

@@ -347,6 +347,19 @@ def test_lost_leader_epochs_are_rebuilt_from_the_batches() -> None:
     assert log.epochs.entries == [(0, 0), (1, 2), (2, 4)]
 
 
+def test_leader_epochs_of_lost_records_are_removed() -> None:
+    disk = MemoryDisk()
+    logs, log = started(disk)
+    for epoch in range(3):
+        produce(log, epoch=epoch)
+    finish(log.flush())
+    logs.write_checkpoints()
+    logs.abandon()
+    del disk.inode("/logs/t-0/00000000000000000000.log").data[-10:]
+    _, log = started(disk)
+    assert (log.log_end_offset, log.epochs.entries) == (2, [(0, 0), (1, 1)])
+
+
 @pytest.mark.parametrize("start", [11, 18])
 def test_log_that_lost_all_its_records_continues_at_its_start_offset(start: int) -> None:
     disk = MemoryDisk()

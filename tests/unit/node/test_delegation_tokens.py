@@ -277,6 +277,14 @@ def test_delegation_token_can_be_renewed_up_to_its_maximum_lifetime(principal: s
         assert decided.records[0].expiration_timestamp == until
 
 
+def test_expiry_time_of_a_delegation_token_can_be_set_up_to_its_maximum_lifetime() -> None:
+    image, mac = with_token()
+    for period, until in ((0, 900), (3_000, 3_900), (90_000, 7_000)):
+        request = expire.ExpireDelegationTokenRequest(hmac=mac, expiry_time_period_ms=period)
+        decided = expire_token(image, request, RULES, "User:ann", 900, macs())
+        assert decided.reply.expiry_timestamp_ms == until
+
+
 @pytest.mark.parametrize(
     ("mac", "principal", "now_ms", "code"),
     [

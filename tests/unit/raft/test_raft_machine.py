@@ -213,6 +213,22 @@ def test_request_to_change_static_voters_is_refused() -> None:
     assert getattr(answer, "error", None) is ErrorCode.UNSUPPORTED_VERSION
 
 
+def test_voter_change_is_answered_when_its_own_record_is_committed_and_not_before() -> None:
+    raft = alone()
+    lead(raft)
+    key, end = voter(2).key, raft.core.log.end_offset
+    raft.step(Received(1, Fetch(key, 1, end, 1, end, 0)), 0)
+    raft.step(Propose(5, 1, ((1, "a record before the change"),)), 0)
+    raft.step(Received(2, AddVoter(voter(2))), 0)
+    raft.step(LogFlushed(raft.core.log.end_offset), 0)
+    assert raft.core.log.end_offset == end + 2
+    early = answers(raft.step(Received(3, Fetch(key, 1, end + 1, 1, end, 0)), 0))
+    assert raft.core.high_watermark == end + 1
+    assert not [answer for answer in early if isinstance(answer, VoterAnswer)]
+    later = answers(raft.step(Received(4, Fetch(key, 1, end + 2, 1, end, 0)), 0))
+    assert [answer for answer in later if isinstance(answer, VoterAnswer)] == [VoterAnswer(ErrorCode.NONE, 1, 1)]
+
+
 def test_an_uncommitted_voter_change_is_answered_after_its_timeout() -> None:
     cluster = three_with_leader()
     cluster.add_member(4)

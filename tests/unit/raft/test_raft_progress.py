@@ -38,3 +38,9 @@ def test_leader_tracks_no_fetch_progress_for_itself_or_for_fetches_without_a_rep
     replicas.heard(key, 5)
     replicas.fetched(key, 10, 10, 5)
     assert replicas.observers(VoterSet()) == []
+
+
+def test_leader_tracks_the_fetch_progress_of_node_zero() -> None:
+    replicas = Replicas(ReplicaKey(1), 0)
+    replicas.fetched(ReplicaKey(0), 10, 10, 5)
+    assert [each.key.node_id for each in replicas.observers(VoterSet())] == [0]

@@ -35,7 +35,7 @@ class ClusterFacts:
     def __init__(self, view: View) -> None:
         self._view = view
         self._client: AsyncClient | None = None
-        self._moved = False
+        self._silent = False
 
     async def __call__(self) -> Facts:
         broker = self._view.broker
@@ -120,19 +120,26 @@ class ClusterFacts:
             self._client = AsyncClient(addresses, settings=settings, network=view.network)
         return self._client
 
+    async def fresh_client(self, image: MetadataImage | None = None) -> AsyncClient:
+        """Returns the client. Refreshes its metadata if a node was silent: the node may have another address now."""
+        silent, self._silent = self._silent and self._client is not None, False
+        client = self.client(image)
+        if silent:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ASK_S):
+                    await client.refresh_quietly([])
+        return client
+
+    def note_silence(self) -> None:
+        """Notes that a node did not answer a request of the client."""
+        self._silent = True
+
     async def _ask(self, facts: Facts, image: MetadataImage, others: Iterable[int]) -> None:
         """Adds the other nodes' log sizes and end offsets to `facts`.
 
         Leaves out nodes that don't respond within ASK_S seconds.
         """
-        known = self._client is not None
-        client = self.client(image)
-        if known and self._moved:  # a node that didn't answer may have restarted at another address
-            with suppress(TimeoutError):
-                async with asyncio.timeout(ASK_S):
-                    await client.refresh_quietly([])
-        self._moved = False
-        admin = ClusterAdmin(client)
+        admin = ClusterAdmin(await self.fresh_client(image))
         asked = [self._ask_one(facts, admin, node) for node in others]
         if not facts.metadata_lag:
             asked.append(self._ask_quorum(facts, admin))
@@ -144,7 +151,7 @@ class ClusterFacts:
                 holdings = await admin.holdings(node)
                 ends = await admin.end_offsets(node, holdings.replicas)
         except (KafkaError, TimeoutError):
-            self._moved = True
+            self.note_silence()
             return  # shown as silent
         if holdings.cordoned:
             facts.cordoned.add(node)

@@ -115,12 +115,13 @@ class Sampler:
         self, leader: int, part: Sequence[TopicPartition], positions: dict[TopicPartition, Position]
     ) -> bool:
         """Adds the positions of some partitions. Returns False if the node does not answer in time."""
-        admin = ClusterAdmin(self._facts.client())
+        admin = ClusterAdmin(await self._facts.fresh_client())
         try:
             async with asyncio.timeout(ASK_S):
                 ends = await admin.end_offsets(leader, part)
                 held = (await admin.holdings(leader, ends)).replicas
         except (KafkaError, TimeoutError):
+            self._facts.note_silence()
             return False
         for key, end in ends.items():
             positions[key] = Position(end, end, held[key].size if key in held else 0)
@@ -161,7 +162,7 @@ class Sampler:
         self, node: int, at_ms: int, positions: dict[TopicPartition, Position], room: int
     ) -> int:
         """Samples the lags of groups that another node coordinates. Returns how many groups were asked for."""
-        admin, asked = GroupAdmin(self._facts.client()), 0
+        admin, asked = GroupAdmin(await self._facts.fresh_client()), 0
         try:
             async with asyncio.timeout(ASK_S):
                 rows = await admin.list_on(node)
@@ -174,7 +175,7 @@ class Sampler:
                     await asyncio.sleep(0)
                     self._add(group, at_ms, offsets, positions)
         except (KafkaError, TimeoutError):
-            pass  # a node that does not answer leaves a gap
+            self._facts.note_silence()  # a gap in the history of the node's groups
         return asked
 
     def _add(self, group: str, at_ms: int, offsets: Offsets, positions: dict[TopicPartition, Position]) -> None:

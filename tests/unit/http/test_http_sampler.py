@@ -80,6 +80,11 @@ def test_partitions_and_groups_of_other_nodes_are_sampled_as_long_as_these_answe
         cluster.kill(2)
         cluster.run(1, sampler.sample())
         assert view.history.rates.of_topic("far")[-1].records is None
+        cluster.start(2)
+        deadline = time.monotonic() + LIMIT_S
+        while view.history.rates.of_topic("far")[-1].records is None:
+            assert time.monotonic() < deadline, "the sampler does not ask node 2 again"
+            cluster.run(1, sampler.sample())
         cluster.run(1, sampler.close())
 
 

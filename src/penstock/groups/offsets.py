@@ -182,11 +182,12 @@ class Offsets:
                     name=topic.name,
                     topic_id=topic.topic_id,
                     partitions=[
-                        self._fetch_one(group_id, offsets, topic, partition, require_stable, topic_id_of(topic.name))
+                        self._fetch_one(group_id, offsets, topic, partition, require_stable, present_id)
                         for partition in topic.partition_indexes
                     ],
                 )
                 for topic in topics
+                for present_id in (topic_id_of(topic.name),)
             ],
         )
 
@@ -197,8 +198,11 @@ class Offsets:
     def all_topics(self, group_id: str, topic_id_of: Callable[[str], bytes]) -> list[OffsetFetchRequestTopics]:
         """Returns the partitions with a committed offset of the group. Offsets of deleted topics do not count."""
         by_topic: dict[str, list[int]] = {}
+        present: dict[str, bytes] = {}
         for (topic, partition), committed in self.of_group(group_id).items():
-            if not _of_another_topic(committed.topic_id, topic_id_of(topic)):
+            if topic not in present:
+                present[topic] = topic_id_of(topic)
+            if not _of_another_topic(committed.topic_id, present[topic]):
                 by_topic.setdefault(topic, []).append(partition)
         return [
             OffsetFetchRequestTopics(name=topic, partition_indexes=sorted(partitions))
@@ -217,8 +221,10 @@ class Offsets:
         if require_stable and self.pending and self.has_pending(group_id, (topic.name, partition)):
             return no_offset(partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
         committed = offsets.get((topic.name, partition))
-        if committed is None or any(
-            _of_another_topic(committed.topic_id, asked) for asked in (topic.topic_id, present_id)
+        if (
+            committed is None
+            or _of_another_topic(committed.topic_id, topic.topic_id)
+            or _of_another_topic(committed.topic_id, present_id)
         ):
             return no_offset(partition)
         return OffsetFetchResponsePartitions(

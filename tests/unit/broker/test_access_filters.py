@@ -15,6 +15,7 @@ from penstock.metadata.image import EMPTY_IMAGE, AclImage
 from penstock.net.connection import Connection
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages import api_65_describe_transactions as transactions
+from penstock.protocol.messages import api_66_list_transactions as listed
 from penstock.protocol.messages import api_69_consumer_group_describe as consumer
 from penstock.protocol.messages import api_77_share_group_describe as share
 from penstock.protocol.messages import api_89_streams_group_describe as streams
@@ -24,11 +25,9 @@ from penstock.security.vocabulary import AclResource, Operation, PatternType, Pe
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
-def ann(key: int) -> Asker:
-    """Returns a client that may describe only the topic `open`."""
-    acl = AclImage(
-        AclResource.TOPIC, "open", PatternType.LITERAL, "User:ann", "*", Operation.DESCRIBE, Permission.ALLOW
-    )
+def ann(key: int, resource: AclResource = AclResource.TOPIC) -> Asker:
+    """Returns a client that may describe only the resource `open`, by default a topic."""
+    acl = AclImage(resource, "open", PatternType.LITERAL, "User:ann", "*", Operation.DESCRIBE, Permission.ALLOW)
     image = EMPTY_IMAGE.__class__(acls={b"1": acl})
     access = AccessControl(super_users=frozenset(), allow_without_acls=False)
     access.apply_image(None, image)
@@ -122,3 +121,10 @@ def test_description_of_a_transaction_omits_topics_that_the_client_may_not_descr
     response = transactions.DescribeTransactionsResponse(transaction_states=[state])
     filters.visible_transaction_topics(ann(65), transactions.DescribeTransactionsRequest(), response)
     assert [topic.topic for topic in response.transaction_states[0].topics] == ["open"]
+
+
+def test_list_of_transactions_omits_transactional_ids_that_the_client_may_not_describe() -> None:
+    states = [listed.TransactionState(transactional_id=name) for name in ("open", "secret")]
+    response = listed.ListTransactionsResponse(transaction_states=states)
+    filters.visible_transactions(ann(66, AclResource.TRANSACTIONAL_ID), listed.ListTransactionsRequest(), response)
+    assert [state.transactional_id for state in response.transaction_states] == ["open"]

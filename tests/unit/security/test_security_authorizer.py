@@ -115,6 +115,17 @@ def test_allows_any_is_true_unless_deny_acls_cover_every_allowed_pattern() -> No
     assert not any_write(acl("orders", WRITE, prefixed=True), acl("or", ALL, deny=True, prefixed=True))
 
 
+def test_allows_any_follows_added_and_removed_acls() -> None:
+    authorizer = Authorizer()
+    question = ("User:ann", HOST, WRITE, TOPIC)
+    allowed = acl(operation=WRITE)
+    assert not authorizer.allows_any(*question)
+    authorizer.change([allowed], [])
+    assert authorizer.allows_any(*question)
+    authorizer.change([], [allowed])
+    assert not authorizer.allows_any(*question)
+
+
 def test_authorized_operations_are_returned_as_a_bit_field() -> None:
     bits = Authorizer([acl(operation=WRITE)]).operations("User:ann", HOST, TOPIC, "orders")
     assert bits == 1 << WRITE | 1 << DESCRIBE

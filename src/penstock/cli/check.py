@@ -10,7 +10,7 @@ from collections import Counter
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.options import finish, pairs
+from penstock.cli.options import finish, overrides
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.properties import read_file
     from penstock.metadata.configs.judgement import Verdict, judge
 
-    static = {**read_file(args.properties), **pairs(args.override, "--override")}
+    static = {**read_file(args.properties), **overrides(args.override)}
     found = judge(static)
     rows = [{"property": each.name, "verdict": each.verdict.value, "reason": each.reason or None} for each in found]
     output.rows(args.output, ["property", "verdict", "reason"], rows, empty=f"{args.properties} sets nothing")

@@ -108,6 +108,22 @@ def pairs(texts: Iterable[str], what: str) -> dict[str, str]:
     return found
 
 
+def overrides(texts: Iterable[str]) -> dict[str, str]:
+    """Parses the values of `--override`. Refuses secrets, because all users of the machine see the arguments."""
+    from penstock.metadata.configs.broker import broker_key
+
+    found = pairs(texts, "--override")
+    for name in found:
+        key = broker_key(name)
+        if key is not None and key.sensitive:
+            raise Failure(
+                f"{name} is secret, and every user of this machine can see the arguments of a command: write it into "
+                "the properties file of penstock start.",
+                Exit.USAGE,
+            )
+    return found
+
+
 SIZE_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 

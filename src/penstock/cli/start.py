@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.options import finish, pairs
+from penstock.cli.options import finish, overrides
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
     configure_logging(args.verbose)
     raise_limit()
-    settings = read_settings(args.properties, pairs(args.override, "--override"))
+    settings = read_settings(args.properties, overrides(args.override))
     warn_without_effect(settings)
     try:
         disk = RealDisk(max_open_files=available().log_files)

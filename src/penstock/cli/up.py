@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.options import finish, pairs, positive_int
+from penstock.cli.options import finish, overrides, positive_int
 from penstock.cli.up_http import HTTP_LISTENER, HTTP_PORT, http_is_optional, http_listeners
 from penstock.cli.up_secure import security_of
 
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     raise_limit()
     where = IN_MEMORY if args.ephemeral else os.path.abspath(os.path.expanduser(args.data or default_data()))
     with security_of(args, f"{where}-security", where) as secured:
-        own = {HTTP_LISTENER: http_listeners(args)[0], **secured.properties, **pairs(args.override, "--override")}
+        own = {HTTP_LISTENER: http_listeners(args)[0], **secured.properties, **overrides(args.override)}
         try:
             settings = local_settings(
                 "/data" if args.ephemeral else where,

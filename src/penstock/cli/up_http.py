@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.options import pairs
+from penstock.cli.options import overrides
 
 HTTP_PORT = 9644
 HTTP_LISTENER = "penstock.http.listener"
@@ -35,4 +35,4 @@ def http_listeners(args: argparse.Namespace) -> list[str]:
 def http_is_optional(args: argparse.Namespace) -> bool:
     """Returns True if neither --http nor --override sets the HTTP port: then the broker starts even if the port is
     taken."""
-    return args.http is None and HTTP_LISTENER not in pairs(args.override, "--override")
+    return args.http is None and HTTP_LISTENER not in overrides(args.override)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.options import pairs
+from penstock.cli.options import overrides
 from penstock.cli.serve import STOP_SIGNALS, on_signals, ready_line
 from penstock.cli.up_http import http_is_optional, http_listeners
 from penstock.cli.up_secure import Secured, security_of
@@ -89,7 +89,7 @@ def prepare(args: argparse.Namespace, directory: str, secured: Secured) -> list[
         host=args.host,
         ports=ports,
         controller_ports=controllers,
-        overrides={**secured.properties, **pairs(args.override, "--override")},
+        overrides={**secured.properties, **overrides(args.override)},
         http=http_listeners(args),
         listener=secured.listener,
     )

@@ -198,6 +198,20 @@ def test_command_up_with_wrong_options_is_a_usage_error(words: list[str], capsys
     assert capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["up", "start server.properties", "check server.properties"])
+@pytest.mark.parametrize(
+    "name", ["ssl.keystore.password", "sasl.jaas.config", "listener.name.sasl_ssl.plain.sasl.jaas.config"]
+)
+def test_override_of_a_secret_property_is_refused_because_arguments_are_in_the_list_of_processes(
+    command: str, name: str, properties: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = command.replace("server.properties", str(properties)).split()
+    assert main([*words, "--override", f"{name}=hidden"]) == Exit.USAGE
+    said = capsys.readouterr().err
+    assert name in said
+    assert "hidden" not in said
+
+
 @pytest.fixture
 def properties(tmp_path: Path) -> Path:
     path = tmp_path / "server.properties"

@@ -333,6 +333,15 @@ def test_malformed_token_is_refused(keys: TokenKeys, token: str) -> None:
         keys.claims(token)
 
 
+@pytest.mark.parametrize("field", [{"crit": ["exp"], "exp": 1}, {"crit": []}, {"b64": False}])
+def test_token_whose_header_demands_an_extension_is_refused_before_its_signature_is_checked(
+    keys: TokenKeys, field: dict[str, Any]
+) -> None:
+    header = b64(json.dumps({"alg": "RS256", "kid": "rsa-1", **field}).encode())
+    with pytest.raises(TokenError, match="demands an extension"):
+        keys.claims(f"{header}.e30.e30")
+
+
 def test_key_inside_the_token_is_ignored(rsa: TokenIssuer, keys: TokenKeys) -> None:
     attacker = TokenIssuer("rsa-1")
     with pytest.raises(TokenError, match="signature is wrong"):

@@ -139,6 +139,20 @@ def test_failed_verification_of_an_old_producer_epoch_keeps_the_verification_of_
     assert not producers.is_admitted(7, 1, new)
 
 
+def test_offsets_are_added_to_a_transaction_only_while_it_is_open_or_its_verification_is_valid() -> None:
+    log = new_log()
+    valid = log.producers.start_verification(7, 0, 0, supports_epoch_bump=True)
+    assert valid is not None
+    log.producers.check_open(7, 0, valid)
+    log.producers.end_verification(7, valid)
+    for outdated in (valid, None):
+        with pytest.raises(KafkaError) as refusal:
+            log.producers.check_open(7, 0, outdated)
+        assert refusal.value.code is ErrorCode.INVALID_TXN_STATE
+    append(log, idempotent(0, transactional=True, producer=7))
+    log.producers.check_open(7, 0, None)
+
+
 def test_the_last_stable_offset_waits_for_the_oldest_open_transaction() -> None:
     log = new_log()
     append(log, batch(2))

@@ -15,6 +15,7 @@ from penstock.log.directory import DELETE_SUFFIX, STRAY_SUFFIX
 from penstock.log.log import Log
 from penstock.log.maintenance import Maintenance
 from penstock.log.manager import LogManager
+from penstock.log.synced_mark import Mark
 from penstock.protocol.errors import KafkaError
 
 OTHER_ID = bytes(range(1, 17))
@@ -145,3 +146,42 @@ def test_log_whose_old_copies_could_not_be_removed_is_found_in_its_last_director
     found = reopened(logs, count=3).get("t", 0)
     assert found is not None
     assert (found.log_dir, found.topic_id, found.log_end_offset) == (C, TOPIC_ID, end)
+
+
+def test_directory_goes_offline_if_the_old_log_of_a_finished_move_cannot_be_renamed() -> None:
+    disk = MemoryDisk()
+    logs = directories(disk)
+    log = log_in_a(logs)
+    fill(log)
+    retired = run(swapped(logs, logs.futures.create(log, logs.dirs[1])))
+
+    def fail(operation: str, path: str) -> None:
+        if operation == "rename" and path.startswith(f"{A}/"):
+            raise DiskError(errno.EIO, "input/output error", path)
+
+    disk.on_write = fail
+    run(logs.futures.retire(retired))
+    assert [directory.offline for directory in logs.dirs] == [True, False]
+    assert log.log_dir == B
+    produce(log, 1, epoch=4)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "prepared"),
+    [
+        (Mark.ABSENT, Mark.ABSENT, True),
+        (Mark.PRESENT, Mark.PRESENT, True),
+        (Mark.PRESENT, Mark.ABSENT, False),
+        (Mark.ABSENT, Mark.PRESENT, False),
+        (Mark.CHANGING, Mark.CHANGING, False),
+    ],
+)
+def test_copy_replaces_its_log_only_if_both_have_the_same_synced_mark(ours: Mark, theirs: Mark, prepared: bool) -> None:
+    logs = directories()
+    log = log_in_a(logs)
+    fill(log)
+    future = logs.futures.create(log, logs.dirs[1])
+    run(copied(future))
+    run(logs.futures.prepare(future))
+    future.log.durability.mark, log.durability.mark = ours, theirs
+    assert future.is_prepared is prepared

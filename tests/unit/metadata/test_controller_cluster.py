@@ -99,6 +99,13 @@ def test_a_controller_registers_with_its_listeners() -> None:
     assert after.controllers[1].endpoints == ENDPOINTS
 
 
+def test_controller_is_not_registered_below_the_metadata_version_that_has_controller_records() -> None:
+    with pytest.raises(KafkaError) as refusal:
+        register_controller(replace(EMPTY_IMAGE, features={"metadata.version": 14}), 1, ID, ENDPOINTS)
+    assert refusal.value.code is ErrorCode.UNSUPPORTED_VERSION
+    assert register_controller(replace(EMPTY_IMAGE, features={"metadata.version": 15}), 1, ID, ENDPOINTS).records
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

@@ -13,7 +13,7 @@ from state_driver import KEY, StateDriver, image_with
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.share import state_requests
 from penstock.share.state_requests import MAX_BATCHES, Read, Summary, Write
-from penstock.share.state_shard import COLD_AFTER_RECORDS, ShareStateShard, Turn
+from penstock.share.state_shard import COLD_AFTER_RECORDS, ShareStateShard, Turn, snapshot_of
 from penstock.share.states import RecordState, StateBatch
 
 AVAILABLE, ACKNOWLEDGED, ARCHIVED = RecordState.AVAILABLE, RecordState.ACKNOWLEDGED, RecordState.ARCHIVED
@@ -263,3 +263,19 @@ def test_log_of_a_share_coordinator_is_pruned_even_if_one_share_partition_is_nev
     driver.run(lambda shard, turn: shard.copy_cold(turn))
     assert driver.shard.redundant_before() > COLD_AFTER_RECORDS - 20
     assert driver.reloaded(driver.shard.redundant_before()).remembered() == driver.shard.remembered()
+
+
+def test_copied_snapshot_of_a_share_partition_has_the_whole_state_of_the_partition() -> None:
+    driver = StateDriver(updates_per_snapshot=10)
+    initialize(driver)
+    read(driver, leader_epoch=4)
+    batches = StateBatch(5, 6, ACKNOWLEDGED, 1), StateBatch(7, 9, AVAILABLE, 3)
+    driver.run(partial(_write, Write(1, 4, 5, 2, batches)))
+    before = driver.shard.states[KEY]
+    driver.run(lambda shard, turn: turn.write(KEY, snapshot_of(before, 0)))
+    after = driver.shard.states[KEY]
+    assert after.snapshot_epoch == before.snapshot_epoch + 1
+    assert (after.state_epoch, after.leader_epoch, after.start_offset) == (before.state_epoch, 4, 5)
+    assert (after.complete_count, after.batches()) == (2, batches)
+    with pytest.raises(KafkaError, match="another broker leads it"):
+        read(driver, leader_epoch=3)

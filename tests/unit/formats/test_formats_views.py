@@ -232,6 +232,13 @@ class FakeRegistry:
         return Schemas(directory, Registry(self.url, user, now_s=lambda: self.now_s))
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets requests to a registry wait: a busy machine may take longer than a node waits."""
+    monkeypatch.setattr(registry_module, "TIMEOUT_S", 120.0)
+    monkeypatch.setattr(registry_module, "LOOK_UP_S", 120.0)
+
+
 @pytest.fixture
 def fake() -> Iterator[FakeRegistry]:
     with serving(FakeRegistry()) as found:
@@ -382,7 +389,7 @@ def test_a_strange_answer_of_the_registry_is_the_reason(fake: FakeRegistry, answ
 
 
 def test_an_answer_looks_up_a_limited_number_of_ids_and_references(fake: FakeRegistry) -> None:
-    viewing = Viewing(fake.schemas(), "orders", {})
+    viewing = Viewing(fake.schemas(), "orders", {}, now_s=lambda: 0.0)
     found = [viewing.show("value", prefix(number) + AVRO) for number in range(ANSWER_LIMITS.ids + 1)]
     assert len(fake.asked) == ANSWER_LIMITS.ids
     assert "another id" in found[-1]["problem"]  # type: ignore[index]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import ssl
@@ -397,6 +398,16 @@ def test_an_answer_looks_up_a_limited_number_of_ids_and_references(fake: FakeReg
     fake.answers |= {f"/subjects/{each}/versions/1": {"schema": '"int"'} for each in range(REFERENCES_MAX + 1)}
     fake.answers["/schemas/ids/99"] = {"schema": '"int"', "references": many}
     assert "refers to more than" in view(fake.schemas(), prefix(99) + b"\0")["problem"]  # type: ignore[index]
+
+
+def test_a_look_up_that_takes_too_long_sends_no_further_request(fake: FakeRegistry) -> None:
+    reference = {"name": "x", "subject": "x", "version": 1}
+    fake.answers["/schemas/ids/1"] = {"schema": '"int"', "references": [reference]}
+    times = itertools.count(step=100)
+    registry = Registry(fake.url, now_s=lambda: float(next(times)))
+    with pytest.raises(FormatError, match="took longer than 120 s"):
+        registry.schema(1)
+    assert fake.asked == ["/schemas/ids/1"]
 
 
 def test_the_registry_keeps_a_limited_number_of_schemas(fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:

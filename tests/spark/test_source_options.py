@@ -111,6 +111,19 @@ def test_unknown_option_names_are_ignored_and_misspelt_option_names_are_refused(
     assert lenient.max_offsets is None
 
 
+@pytest.mark.parametrize("name", ["security.protocol", "sasl.jaas.config", "SSL.truststore.location"])
+@pytest.mark.parametrize("compatibility", ["safe", "kafka"])
+def test_security_option_without_its_prefix_is_always_refused(name: str, compatibility: str) -> None:
+    with pytest.raises(SourceError, match=f"has no effect: write kafka.{name}"):
+        parse_options(WHERE | {name: "SASL_SSL", "compatibility": compatibility})
+
+
+def test_misspelt_security_option_is_refused_even_with_the_behaviour_of_sparks_connector() -> None:
+    misspelt = parse_options(WHERE | {"kafka.security.protocl": "SSL", "compatibility": "kafka"})
+    with pytest.raises(SourceError, match=r"kafka\.security\.protocl has no effect"):
+        connection_settings(misspelt)
+
+
 def test_source_logs_in_with_access_tokens_from_the_endpoint_in_its_options(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t0k")
     security = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "OAUTHBEARER"}

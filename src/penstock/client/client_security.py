@@ -14,6 +14,7 @@ property, the connection could be less secure than the user thinks.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 
 from penstock.client.credentials import NO_CREDENTIALS, Credentials
 from penstock.client.login import LOGIN_MECHANISMS, AnyLogin, Login
@@ -22,6 +23,11 @@ from penstock.net.tls import TlsError, client_context, read_file, read_material
 from penstock.security.jaas import parse_jaas
 from penstock.security.oauthbearer import OAUTHBEARER
 
+PROTOCOL = "security.protocol"
+#: Beginnings of the names of all security properties.
+SECURITY_PREFIXES = ("security.", "ssl.", "sasl.")
+#: Similarity, from 0 to 1, from which on a name counts as a misspelt `security.protocol`.
+_SLIP = 0.8
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 #: librdkafka's names, and the property of Kafka that means the same.
 _FILES = {"ssl.ca.location": "ssl.truststore.certificates"}
@@ -53,6 +59,7 @@ _SASL = frozenset({"sasl.mechanism", "sasl.mechanisms", "sasl.jaas.config", "sas
 #: Properties of Java's TLS without a counterpart here, which change nothing about the protection.
 _HARMLESS = frozenset(
     {
+        "security.providers",
         "ssl.protocol",
         "ssl.provider",
         "ssl.keymanager.algorithm",
@@ -60,7 +67,7 @@ _HARMLESS = frozenset(
         "ssl.secure.random.implementation",
     }
 )
-SECURITY_PROPERTIES = frozenset({"security.protocol"}) | _TLS | _SASL | TOKEN_PROPERTIES
+SECURITY_PROPERTIES = frozenset({PROTOCOL}) | _TLS | _SASL | TOKEN_PROPERTIES
 
 
 class ClientSecurityError(ValueError):
@@ -70,7 +77,11 @@ class ClientSecurityError(ValueError):
 def credentials_of(properties: Mapping[str, str]) -> Credentials:
     """Returns the TLS context and the login that the properties define. Raises ClientSecurityError."""
     for name in properties:
-        if name.startswith(("ssl.", "sasl.")) and name not in SECURITY_PROPERTIES | _HARMLESS:
+        if name in SECURITY_PROPERTIES | _HARMLESS:
+            continue
+        if get_close_matches(name, [PROTOCOL], n=1, cutoff=_SLIP):  # without it, a client would send clear text
+            raise ClientSecurityError(f"{name} has no effect: is {PROTOCOL} meant?")
+        if name.startswith(SECURITY_PREFIXES):
             raise ClientSecurityError(f"{name} is not supported: remove it, or use a supported property.")
     protocol = properties.get("security.protocol", "PLAINTEXT").strip().upper()
     if protocol not in PROTOCOLS:
@@ -133,7 +144,11 @@ def _login(properties: Mapping[str, str]) -> AnyLogin:
     mechanism = (properties.get("sasl.mechanism") or properties.get("sasl.mechanisms") or "").strip()
     if not mechanism:
         raise ClientSecurityError(f"sasl.mechanism is not set: name {', '.join(LOGIN_MECHANISMS)} or {OAUTHBEARER}.")
+    if (properties.get("sasl.mechanisms") or mechanism).strip() != mechanism:
+        raise ClientSecurityError("sasl.mechanism and sasl.mechanisms name different mechanisms: remove one of them.")
     line = properties.get("sasl.jaas.config")
+    if line and ("sasl.username" in properties or "sasl.password" in properties):
+        raise ClientSecurityError("sasl.jaas.config and sasl.username both name a user: remove one of them.")
     try:
         options = parse_jaas(line).options if line else None
     except ValueError as problem:

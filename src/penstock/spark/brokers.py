@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
-from penstock.client.client_security import ClientSecurityError, credentials_of
+from penstock.client.client_security import SECURITY_PREFIXES, ClientSecurityError, credentials_of
 from penstock.client.connection import ConnectionSettings
 from penstock.client.consumer import ConsumerSettings
 from penstock.client.credentials import Credentials
@@ -72,13 +72,12 @@ def _retry(options: SourceOptions) -> Retry:
 
 
 def _credentials(options: SourceOptions) -> Credentials:
-    security = ("security.protocol", "ssl.", "sasl.")
-    named = {name: text for name, text in options.client.items() if name.startswith(security)}
+    named = {name: text for name, text in options.client.items() if name.startswith(SECURITY_PREFIXES)}
     try:
         return credentials_of(named)
     except ClientSecurityError as problem:
         text = str(problem)
-        raise SourceError(f"Option kafka.{text}" if text.startswith(security) else text) from None
+        raise SourceError(f"Option kafka.{text}" if text.startswith(SECURITY_PREFIXES) else text) from None
 
 
 def _number(options: SourceOptions, name: str, default: int) -> int:

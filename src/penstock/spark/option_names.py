@@ -3,7 +3,7 @@
 A job written for Spark's Kafka connector may have options with unknown names: labels, or properties of a vendor's
 client. These are ignored, and a warning lists them. A name that is probably a misspelt known name is refused: otherwise
 a misspelt limit would have no effect, and users would notice it only in production. With `compatibility=kafka` such a
-name is ignored too.
+name is ignored too. An option of TLS or SASL without its prefix `kafka.` is always refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
-from penstock.client.client_security import SECURITY_PROPERTIES
+from penstock.client.client_security import SECURITY_PREFIXES, SECURITY_PROPERTIES
 from penstock.spark.errors import SourceError
 
 
@@ -93,6 +93,8 @@ def unknown_options(options: Iterable[str], *, lenient: bool) -> list[str]:
     known = {name.lower(): name for name in OPTIONS}
     found = [name for name in options if name.lower() not in known and not name.lower().startswith(PREFIX)]
     for name in found:
+        if name.lower().startswith(SECURITY_PREFIXES):  # the query would run without the protection that it names
+            raise SourceError(f"Option {name!r} has no effect: write {PREFIX}{name}.")
         meant = None if lenient else _meant(name.lower(), known)
         if meant is not None:
             raise SourceError(f"Option {name!r} is unknown (is {known[meant]} meant?).{_remedy(name)}")
@@ -110,7 +112,7 @@ def client_properties(
     names = set(known)
     # One set of options may serve a job's source and its sink.
     others = {*CONSUMER_ACTED_ON, *CONSUMER_IGNORED, *PRODUCER_ACTED_ON, *PRODUCER_IGNORED}
-    unknown = [name for name in found if name not in names | others and not name.startswith(("ssl.", "sasl."))]
+    unknown = [name for name in found if name not in names | others and not name.startswith(SECURITY_PREFIXES)]
     for name in found:
         if name in refused:
             raise SourceError(f"Option kafka.{name} can't be set here: {refused[name]}.")

@@ -52,6 +52,11 @@ def test_host_name_check_is_off_if_the_identification_algorithm_is_empty_or_none
     ("properties", "reason"),
     [
         ({"security.protocol": "TLS"}, "security.protocol is TLS"),
+        ({"security.protocl": "SSL"}, "security.protocl has no effect: is security.protocol meant"),
+        ({"secuirty.protocol": "SSL"}, "secuirty.protocol has no effect: is security.protocol meant"),
+        ({"security.manager": "X"}, "security.manager is not supported"),
+        ({**SASL, "sasl.mechanisms": "PLAIN"}, "name different mechanisms"),
+        ({**SASL, "sasl.jaas.config": "x required;", "sasl.username": "ann"}, "both name a user"),
         ({"sasl.username": "ann"}, "sasl.username has no effect with security.protocol=PLAINTEXT"),
         ({"ssl.ca.location": "x"}, "ssl.ca.location has no effect"),
         ({"security.protocol": "SSL", "sasl.password": "x"}, "sasl.password has no effect"),

@@ -75,7 +75,7 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "followers-forget-producers": (3, 20),
     "vote-forgotten": (1, 20),
     "vote-not-synced": (2, 20),
-    "marker-written-twice": (10, 30),
+    "marker-written-twice": (12, 20),
     "watermark-beyond-the-log": (3, 20),
     "metadata-not-synced": (2, 20),
     "index-not-truncated": (3, 20),

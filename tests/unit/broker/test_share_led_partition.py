@@ -404,3 +404,23 @@ def test_share_partition_leader_drops_a_state_that_was_replaced_at_the_share_coo
         assert (led.failure is not None) is replaced
 
     run(scenario)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.FENCED_STATE_EPOCH, ErrorCode.FENCED_LEADER_EPOCH])
+def test_share_partition_leader_drops_its_state_if_the_share_coordinator_fences_a_write(code: ErrorCode) -> None:
+    class Fencing(Coordinator):
+        async def write(self, key: ShareKey, wanted: Write, still: Callable[[], bool] = lambda: True) -> None:
+            raise KafkaError(code, "The state was replaced: load it again.")
+
+    async def scenario(tasks: set[asyncio.Task[None]]) -> None:
+        led = await loaded(Fencing(), tasks, SETTINGS._replace(limits=ShareLimits()))
+        led.acquire(Wish("m", 500), 7, [FetchedBatch(7, 9)])
+        [written] = led.apply("m", [AcknowledgedRange(7, 7, (Acknowledge.ACCEPT,))])
+        with pytest.raises(KafkaError) as refused:
+            await written
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert led.state is None
+        with pytest.raises(KafkaError, match="load it again"):
+            led.ready()
+
+    run(scenario)

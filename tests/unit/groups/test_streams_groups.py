@@ -336,6 +336,21 @@ def test_commit_with_an_older_epoch_is_accepted_only_if_the_member_has_held_the_
     assert driver.commit({("t", 0): 1}) == [ErrorCode.NONE]
 
 
+def test_commit_with_an_older_epoch_is_accepted_for_a_task_that_the_member_has_to_revoke() -> None:
+    driver = StreamsDriver()
+    old = driver.come("a").member_epoch
+    driver.see({"t": 6})
+    driver.stay("a")
+    driver.come("b")
+    driver.stay("a")
+    member = driver.group.members["a"]
+    revoked = {index for tasks in member.pending_revocation.values() for index in tasks}
+    assert member.epoch > old
+    assert revoked & {0, 1, 2, 3}
+    for index in revoked & {0, 1, 2, 3}:
+        assert driver.commit({("t", index): 1}, member_id="a", generation=old) == [ErrorCode.NONE]
+
+
 def test_transactional_commit_of_a_streams_member_is_accepted_if_the_member_holds_the_task() -> None:
     driver = StreamsDriver()
     old = driver.come("a").member_epoch

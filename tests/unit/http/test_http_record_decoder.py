@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,10 +45,11 @@ async def steps_of(decoder: RecordDecoder, batch: bytes, first: int = 0, wanted:
 def test_a_batch_is_decoded_in_steps_and_only_matches_are_kept() -> None:
     async def scenario() -> None:
         async with decoding() as decoder:
-            steps = await steps_of(decoder, small_records(2 * STEP_RECORDS + 1), 2001, b"77")
+            steps = await steps_of(decoder, small_records(2 * STEP_RECORDS + 1), STEP_RECORDS + 1, b"77")
             assert [step.next_offset for step in steps] == [STEP_RECORDS, 2 * STEP_RECORDS, 2 * STEP_RECORDS + 1]
             found = [record.offset for step in steps for record in step.matches]
-            assert found == [number for number in range(2001, 2 * STEP_RECORDS + 1) if "77" in str(number)]
+            assert found == [number for number in range(STEP_RECORDS + 1, 2 * STEP_RECORDS + 1) if "77" in str(number)]
+            assert found
 
     asyncio.run(scenario())
 
@@ -92,6 +95,21 @@ def test_records_are_decoded_in_a_thread_that_nothing_else_uses(monkeypatch: pyt
 
     asyncio.run(scenario())
     assert set(names) == {"penstock-http-records_0"}
+
+
+def test_the_thread_pauses_after_each_step_as_long_as_the_step_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count(step=2)
+    pauses: list[float] = []
+    monkeypatch.setattr(
+        "penstock.http.rest.record_decoder.time", SimpleNamespace(monotonic=ticks.__next__, sleep=pauses.append)
+    )
+
+    async def scenario() -> None:
+        async with decoding() as decoder:
+            await steps_of(decoder, small_records(STEP_RECORDS + 1))
+
+    asyncio.run(scenario())
+    assert pauses == [2, 2, 2]
 
 
 def test_a_batch_that_unpacks_to_too_many_bytes_is_refused() -> None:

@@ -1,7 +1,6 @@
 """Streams new records of a topic as server-sent events, and searches a whole topic in the background.
 
-Both use a separate channel of the client and decode in the thread of `RecordDecoder`. After each step they pause for as
-long as the step took, so that they use at most about half of this thread.
+Both use a separate channel of the client, and decode in the thread of `RecordDecoder`.
 """
 
 from __future__ import annotations
@@ -131,23 +130,16 @@ async def _decoded(
     decoder: RecordDecoder, contains: bytes, fetched: list[Fetched]
 ) -> AsyncIterator[tuple[int, list[Record]]]:
     """Yields the matching records of each step with their partition. Leaves out batches that decompress to too much."""
-    loop = asyncio.get_running_loop()
     for each in fetched:
         for _, batch in each.batches:
             decoded = decoder.read(batch, each.fetch_offset, contains)
-            while True:
-                began_s = loop.time()
-                try:
-                    step = await decoded.next_step()
-                except KafkaError as error:
-                    if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
-                        raise
-                    step = None
-                await asyncio.sleep(loop.time() - began_s)
-                if step is None:
-                    break
-                if step.matches:
-                    yield each.partition, step.matches
+            try:
+                while (step := await decoded.next_step()) is not None:
+                    if step.matches:
+                        yield each.partition, step.matches
+            except KafkaError as error:
+                if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
+                    raise
 
 
 # --- search

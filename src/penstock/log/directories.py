@@ -120,7 +120,7 @@ class LogDirectories(Sequence[LogDir]):
         for directory in self:
             try:
                 directory.forget_incarnation()
-            except OSError as error:  # safe: the directories differ, so the next start returns no incarnation
+            except OSError as error:  # several directories then differ, and the next start sees it
                 logger.warning("the incarnation id could not be removed from %s: %s", directory.path, error)
 
 

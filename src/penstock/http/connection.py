@@ -37,6 +37,7 @@ from penstock.http.messages import (
     parse_request,
     text,
 )
+from penstock.net.tls import peer_certificate
 
 if TYPE_CHECKING:
     from penstock.http.address import Names
@@ -388,8 +389,7 @@ class HttpConnection(asyncio.Protocol):
 
 def _peer_of(transport: asyncio.Transport) -> Peer:
     name, secure = transport.get_extra_info("peername"), transport.get_extra_info("ssl_object")
-    certificate = None if secure is None else secure.getpeercert() or None
-    return Peer(str(name[0]) if name else "", secure is not None, certificate)
+    return Peer(str(name[0]) if name else "", secure is not None, peer_certificate(secure))
 
 
 def http_date(seconds: float) -> str:

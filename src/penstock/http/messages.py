@@ -49,7 +49,7 @@ class Peer:
     host: str = ""
     tls: bool = False
     certificate: Mapping[str, Any] | None = None
-    """The verified client certificate, in the form of Python's `ssl`."""
+    """The verified client certificate, as `net.tls.peer_certificate` returns it."""
 
 
 NO_PEER = Peer()

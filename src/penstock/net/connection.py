@@ -20,6 +20,7 @@ from penstock.net.framing import SIZE, PartialFrame, foreign_protocol, size_refu
 from penstock.net.later import Later, result_of
 from penstock.net.outbox import Outbox
 from penstock.net.reply import Close, Reply, WatchedReply
+from penstock.net.tls import peer_certificate
 from penstock.net.traffic import NONE, Traffic, traffic_of
 from penstock.net.turns import TASK_COST
 
@@ -162,10 +163,8 @@ class Connection(asyncio.BufferedProtocol):
             self._on_close.append(callback)
 
     def peer_certificate(self) -> dict[str, Any] | None:
-        """Returns the verified certificate of a TLS client, in the form of Python's `ssl`; None if there is none."""
-        secure = None if self._transport is None else self._transport.get_extra_info("ssl_object")
-        certificate: dict[str, Any] | None = None if secure is None else secure.getpeercert()
-        return certificate or None
+        """Returns the verified certificate of a TLS client, as `tls.peer_certificate` does; None if there is none."""
+        return None if self._transport is None else peer_certificate(self._transport.get_extra_info("ssl_object"))
 
     def traffic(self) -> Traffic:
         return NONE if self._transport is None else traffic_of(self._transport)

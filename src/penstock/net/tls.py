@@ -12,8 +12,10 @@ import ssl
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.security.jks import MAGIC, JksError, read_jks
+from penstock.security.principals import DER
 
 PEM, PKCS12, JKS = "PEM", "PKCS12", "JKS"
 _VERSIONS = {
@@ -165,6 +167,15 @@ def _pkcs12(data: bytes, password: str | None, name: str) -> tuple[str | None, s
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     return key.decode(), (certificate(store.cert) if store.cert else "") + others, others
+
+
+def peer_certificate(secure: ssl.SSLObject | None) -> dict[str, Any] | None:
+    """Returns the verified certificate of a TLS peer in the form of Python's `ssl`, and in DER form under the key DER.
+
+    Returns None if the peer has sent no certificate.
+    """
+    found = None if secure is None else secure.getpeercert()
+    return {**found, DER: secure.getpeercert(binary_form=True)} if secure is not None and found else None
 
 
 # --- contexts ---------------------------------------------------------------------------------------

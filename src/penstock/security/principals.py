@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-#: Attribute names of RFC 2253; other attributes keep OpenSSL's name.
+from penstock.security.certificate_subjects import raw_attributes
+
+#: Attribute names of RFC 2253; Java writes all other attributes as numbers.
 _SHORT = {
     "commonName": "CN",
     "countryName": "C",
@@ -18,32 +20,41 @@ _SHORT = {
     "domainComponent": "DC",
     "userId": "UID",
 }
-_SPECIAL = ',+"\\<>;'
+_SPECIAL = ',=+<>#;"\\'
 _DEFAULT = "DEFAULT"
+#: Key of the whole certificate in DER form, beside the keys of Python's `ssl`.
+DER = "der"
 #: Characters of a name in an error message.
 MAX_SHOWN = 200
 _GROUP = re.compile(r"\$(\d)")
 _RULE = re.compile(r"RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)\s*(?:,\s*|$)", re.DOTALL)
 
 
-def distinguished_name(subject: Sequence[Sequence[tuple[str, str]]]) -> str:
-    """Returns a certificate's subject in the form of RFC 2253: `CN=ann,OU=team,O=org`.
+def distinguished_name(subject: Sequence[Sequence[tuple[str, str]]], certificate: bytes = b"") -> str:
+    """Returns a certificate's subject in the form of RFC 2253, as Java writes it: `CN=ann,OU=team,O=org`.
 
-    `subject` has the form that Python's `ssl` returns.
+    `subject` has the form that Python's `ssl` returns. `certificate` is the DER form, for attributes without a short
+    name: Java writes their number, and their value in hex. Raises ValueError if it can't be parsed.
     """
-    return ",".join(
-        "+".join(f"{_SHORT.get(name, name)}={_escaped(value)}" for name, value in attributes)
-        for attributes in reversed(subject)
-    )
+    known = all(name in _SHORT for attributes in subject for name, _ in attributes)
+    numbered = iter([] if known else raw_attributes(certificate))
+    parts = []
+    for attributes in subject:
+        written = []
+        for name, value in attributes:
+            number, content = ("", "") if known else next(numbered)
+            written.append(f"{_SHORT[name]}={_escaped(value)}" if name in _SHORT else f"{number}=#{content}")
+        parts.append("+".join(written))
+    return ",".join(reversed(parts))
 
 
 def _escaped(value: str) -> str:
-    text = "".join(f"\\{char}" if char in _SPECIAL else char for char in value)
-    if text.startswith(("#", " ")):
-        text = "\\" + text
-    if text.endswith(" ") and len(text) > 1:
-        text = text[:-1] + "\\ "
-    return text
+    inner = value.strip(" ")
+    if not inner:
+        return "\\ " * len(value)
+    start = value.index(inner)
+    text = "".join(f"\\{char}" if char in _SPECIAL else char for char in inner).replace("\0", "\\00")
+    return "\\ " * start + text + "\\ " * (len(value) - start - len(inner))
 
 
 class SubjectPattern(Protocol):
@@ -114,4 +125,5 @@ def certificate_principal(certificate: dict[str, Any] | None, map_name: Callable
         return None
     if not certificate.get("subject"):
         raise ValueError("the certificate's subject is empty")
-    return f"User:{map_name(distinguished_name(certificate['subject']))}"
+    name = distinguished_name(certificate["subject"], certificate.get(DER, b""))
+    return f"User:{map_name(name)}"

@@ -51,8 +51,8 @@ def properties(authority: Authority, rules: str = "DEFAULT") -> dict[str, str]:
 @pytest.mark.parametrize(
     ("value", "kind", "name"),
     [
-        ("admin\0.evil", _ASN1Type.UTF8String, "CN=admin\0.evil"),
-        ("admin,O=Org", _ASN1Type.UTF8String, "CN=admin\\,O=Org"),
+        ("admin\0.evil", _ASN1Type.UTF8String, "CN=admin\\00.evil"),
+        ("admin,O=Org", _ASN1Type.UTF8String, "CN=admin\\,O\\=Org"),
         ("änn \U0001f600", _ASN1Type.UTF8String, "CN=änn \U0001f600"),
         ("änn", _ASN1Type.BMPString, "CN=änn"),
         (" admin ", _ASN1Type.UTF8String, "CN=\\ admin\\ "),
@@ -70,6 +70,20 @@ def test_principal_of_a_certificate_is_its_whole_subject_with_special_characters
         peer = await connect(port, tls)
         (connection,) = node._server.connections.values()
         assert connection.principal == f"User:{name}"
+        peer.close()
+
+    with_node(scenario, properties(authority))
+
+
+def test_principal_of_a_certificate_with_an_email_address_is_written_as_in_kafka(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ca")
+    email = x509.NameAttribute(NameOID.EMAIL_ADDRESS, "a@b")
+    tls = context(authority, tmp_path, [attribute("ann"), email])
+
+    async def scenario(node: Node, port: int) -> None:
+        peer = await connect(port, tls)
+        (connection,) = node._server.connections.values()
+        assert connection.principal == "User:1.2.840.113549.1.9.1=#1603614062,CN=ann"
         peer.close()
 
     with_node(scenario, properties(authority))

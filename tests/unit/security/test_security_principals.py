@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from penstock.metadata.pattern_groups import GroupPattern
 from penstock.security.principals import certificate_principal, distinguished_name, parse_mapping_rules
+from tools.certificates import Authority
 
 SUBJECT = (
     (("countryName", "DE"),),
@@ -20,6 +26,44 @@ NAME = "CN=Ann,OU=Team+UID=7,O=Big\\, Inc.,C=DE"
 
 def test_certificate_subject_is_written_with_the_most_specific_attribute_first() -> None:
     assert distinguished_name(SUBJECT) == NAME
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),  # as Java's X500Principal.getName() writes them
+    [
+        ("a=b", "a\\=b"),
+        ("#a#b", "\\#a\\#b"),
+        ("  a  b ", "\\ \\ a  b\\ "),
+        (" ", "\\ "),
+        ("a\0b", "a\\00b"),
+        ("ä\n\xa0", "ä\n\xa0"),
+        ('+"\\<>;,', '\\+\\"\\\\\\<\\>\\;\\,'),
+    ],
+)
+def test_special_characters_of_a_subject_are_escaped_as_java_escapes_them(value: str, written: str) -> None:
+    assert distinguished_name(((("commonName", value),),)) == f"CN={written}"
+
+
+def test_attributes_without_a_short_name_are_written_as_java_writes_them(tmp_path: Path) -> None:
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.COUNTRY_NAME, "DE"),
+            x509.NameAttribute(NameOID.COMMON_NAME, "ann"),
+            x509.NameAttribute(NameOID.EMAIL_ADDRESS, "ann@example.org"),
+            x509.NameAttribute(NameOID.SERIAL_NUMBER, "77"),
+            x509.NameAttribute(x509.ObjectIdentifier("1.3.6.1.4.1.99999.1"), "own"),
+        ]
+    )
+    key = ec.generate_private_key(ec.SECP256R1()).public_key()
+    der = Authority(tmp_path, "ca").signed(subject, key).public_bytes(serialization.Encoding.DER)
+    read = [[(one.oid._name, str(one.value))] for one in subject]
+    assert distinguished_name(read, der) == (
+        "1.3.6.1.4.1.99999.1=#0c036f776e,2.5.4.5=#13023737,"
+        "1.2.840.113549.1.9.1=#160f616e6e406578616d706c652e6f7267,CN=ann,C=DE"
+    )
+    for cut in (0, 1, 40, len(der) // 2):
+        with pytest.raises(ValueError, match="subject can't be parsed"):
+            distinguished_name(read, der[:cut])
 
 
 @pytest.mark.parametrize(

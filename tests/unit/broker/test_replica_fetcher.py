@@ -16,7 +16,7 @@ from penstock.broker.replicas.followed_partition import FollowedPartition
 from penstock.broker.replicas.replica_fetcher import ReplicaFetcher
 from penstock.log.flush import make_countable
 from penstock.log.log import Log
-from penstock.metadata.image import PartitionImage
+from penstock.metadata.image import ImageChanges, PartitionImage
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_01_fetch import (
     EpochEndOffset,
@@ -213,6 +213,34 @@ def test_follower_no_longer_fetches_a_partition_that_it_leads_now() -> None:
         await until(lambda: 1 in named(cluster))  # the first fetch of a session names all partitions
         assert named(cluster) == {1}
         await cluster.close()
+
+    run(scenario())
+
+
+def test_follower_no_longer_fetches_the_partitions_of_a_deleted_topic() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2))
+        assert len(fetcher_of(cluster, 2)) == 1
+        old = cluster.image
+        changes = ImageChanges(old.version, frozenset({TOPIC}))
+        cluster.image = replace(old, version=old.version + 1, topics={}, topics_by_id={}, changes=changes)
+        cluster.publish()
+        await until(lambda: not cluster[2].replicas._fetchers)
+        await cluster.close()
+
+    run(scenario())
+
+
+def test_new_replica_is_not_created_in_the_requested_directory_if_the_directory_has_failed() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1)
+        moves, directory = cluster[1].partitions._moves, cluster[1].logs.dirs[0]
+        for failure, expected in ((None, directory), (OSError(errno.EIO, "input/output error"), None)):
+            assert moves.request("new", 0, directory, None) is ErrorCode.REPLICA_NOT_AVAILABLE
+            directory.failure = failure
+            assert moves.remembered("new", 0) is expected
+        assert moves.remembered("new", 0) is None
 
     run(scenario())
 

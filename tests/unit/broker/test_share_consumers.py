@@ -487,6 +487,7 @@ async def acquire(client: AsyncClient, topic: str, member: str, count: int) -> i
     [
         ([answer_of(ACCEPT, first=1, last=0)], ErrorCode.INVALID_REQUEST),
         ([answer_of(ACCEPT, last=1), answer_of(ACCEPT, first=1, last=1)], ErrorCode.INVALID_RECORD_STATE),
+        ([answer_of(ACCEPT, first=2, last=2), answer_of(ACCEPT, first=0, last=0)], ErrorCode.INVALID_REQUEST),
         ([answer_of()], ErrorCode.INVALID_REQUEST),
         ([answer_of(ACCEPT, ACCEPT, last=2)], ErrorCode.INVALID_REQUEST),
         ([answer_of(5)], ErrorCode.INVALID_REQUEST),
@@ -495,7 +496,7 @@ async def acquire(client: AsyncClient, topic: str, member: str, count: int) -> i
         ([answer_of(ACCEPT, first=0, last=7)], ErrorCode.INVALID_REQUEST),
         ([answer_of(ACCEPT), answer_of(ACCEPT, first=2, last=3)], ErrorCode.INVALID_RECORD_STATE),
     ],
-    ids=["reversed", "overlap", "none", "some", "unknown", "negative", "renewal", "beyond", "not-held"],
+    ids=["reversed", "overlap", "out-of-order", "none", "some", "unknown", "negative", "renewal", "beyond", "not-held"],
 )
 def test_invalid_share_acknowledgements_are_refused_and_change_no_record(
     node: Broker, topic: str, batches: list[Any], code: ErrorCode

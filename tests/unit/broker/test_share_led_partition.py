@@ -156,6 +156,22 @@ def test_start_offset_of_a_share_partition_is_stored_before_the_first_delivery()
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("reset", "start"),
+    [(Reset("earliest"), 2), (Reset("latest"), 9), (Reset("by_duration", 400), 6), (Reset("by_duration", 1), 9)],
+    ids=["earliest", "latest", "by-duration", "nothing-so-new"],
+)
+def test_group_without_a_stored_start_offset_begins_where_its_reset_strategy_says(reset: Reset, start: int) -> None:
+    """Chooses a start offset at 1,000 ms. The log has one record for every 100 ms: record 6 is of 600 ms."""
+
+    async def offset_for_timestamp(timestamp: int) -> Any:
+        offset = -(-timestamp // 100)
+        return SimpleNamespace(offset=offset) if offset < 9 else None
+
+    log = SimpleNamespace(log_start_offset=2, high_watermark=9, offset_for_timestamp=offset_for_timestamp)
+    assert asyncio.run(led_partition._start_offset(cast(Any, log), reset, 1000)) == start
+
+
 @pytest.mark.parametrize("failing", [0, 1, 3])
 def test_expired_record_locks_are_persisted_even_after_earlier_writes_failed(
     failing: int, monkeypatch: pytest.MonkeyPatch

@@ -109,6 +109,22 @@ def test_partitions_of_a_removed_share_member_are_assigned_to_the_other_members(
     assert parts(driver.share_beat("a", driver.group.members["a"].epoch)) == {"t": [0, 1, 2, 3]}
 
 
+def test_share_heartbeat_with_an_epoch_before_the_previous_one_is_fenced() -> None:
+    driver = ShareDriver()
+    driver.come("a")
+    driver.create_states()
+    for other in ("b", "c", "d"):
+        driver.come(other)
+        driver.share_beat("a", driver.group.members["a"].epoch)
+    member = driver.group.members["a"]
+    assert member.previous_epoch > 1
+    codes = [
+        ErrorCode(driver.share_beat("a", epoch).error_code)
+        for epoch in (member.previous_epoch - 1, member.epoch + 1, member.previous_epoch, member.epoch)
+    ]
+    assert codes == [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.NONE, ErrorCode.NONE]
+
+
 def test_share_member_without_heartbeats_is_removed() -> None:
     driver = ShareDriver()
     driver.come("a")

@@ -131,6 +131,18 @@ def test_new_leader_restarts_back_offs_but_records_of_a_closed_session_get_no_ba
     assert ranges(share) == [(0, 4, "DELAYED", 2), (5, 9, "AVAILABLE", 0)]
 
 
+def test_back_offs_of_many_ranges_end_a_limited_number_per_call() -> None:
+    limits = LIMITS._replace(retry_ms=1_000, max_retry_ms=60_000)
+    stored = [StateBatch(each, each, RecordState.AVAILABLE, 1) for each in range(0, 10, 2)]
+    share = SharePartition(0, stored, limits, 0)
+    over = (share.next_deadline() or 0) + 1
+    left = []
+    while share.has_due(over):
+        share.expire(limits, over, most=2)
+        left.append(share.window.totals[RecordState.DELAYED])
+    assert left == [3, 1, 0]
+
+
 def test_records_of_a_closed_session_whose_release_was_not_written_are_available_once_their_lock_expires() -> None:
     share = SharePartition(0)
     share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0)

@@ -1,13 +1,17 @@
-"""Spark's source reads files of a broker with an authorizer only if its user may read the topic."""
+"""Spark and the pipelines of the command line, with a broker that has users and an authorizer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+from penstock.cli.exit import Exit
+from penstock.cli.main import main
+from penstock.cli.pipeline_session import topic_options
 from penstock.client.connection import ConnectionSettings
 from penstock.client.login import Login
 from penstock.client.sync import Client
@@ -91,3 +95,40 @@ def test_files_of_a_topic_are_not_read_by_a_user_who_may_only_describe_it(broker
     assert hints(broker, "secret", "auto") == {}
     with pytest.raises(SourceError, match="has no READ on secret"):
         hints(broker, "secret", "files")
+
+
+@pytest.fixture
+def client_file(tmp_path: Path) -> str:
+    path = tmp_path / "client.properties"
+    path.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=admin\nsasl.password=a\nacks=all\n"
+    )
+    return str(path)
+
+
+def test_pipeline_logs_in_with_the_properties_of_its_command_config_file(
+    broker: Broker, client_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["pipeline", "table", "missing", str(tmp_path / "table"), "--bootstrap", broker.bootstrap]
+    assert main([*words, "--command-config", client_file]) == Exit.NOT_FOUND
+    assert "missing" in capsys.readouterr().err
+
+
+def test_mirror_logs_in_to_both_clusters_with_their_own_files(
+    broker: Broker, client_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--from", broker.bootstrap, "--bootstrap", broker.bootstrap, "--checkpoint", str(tmp_path / "at")]
+    files = ["--from-config", client_file, "--command-config", client_file]
+    assert main(["pipeline", "mirror", "open", *where, *files]) == Exit.USAGE
+    assert "are the same cluster" in capsys.readouterr().err
+
+
+def test_option_of_a_pipeline_overrides_the_property_of_its_file(client_file: str) -> None:
+    found = topic_options(client_file, ["kafka.sasl.username=ann", "read.mode=wire"])
+    assert found == {
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.username": "ann",
+        "kafka.sasl.password": "a",
+        "read.mode": "wire",
+    }

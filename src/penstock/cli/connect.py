@@ -12,7 +12,6 @@ import argparse
 import socket
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from penstock.cli import output
@@ -135,13 +134,17 @@ def connect(
 ) -> Iterator[Broker]:
     """Connects to the brokers of --bootstrap. Raises Failure if no broker responds.
 
-    `settings` take precedence over --timeout.
+    `settings` take precedence over --timeout and --command-config.
     """
-    settings = settings or ConnectionSettings(
-        client_id=client_id, connect_timeout_s=min(args.timeout, 10.0), request_timeout_s=args.timeout
-    )
-    found = credentials_in(getattr(args, "command_config", None))
-    settings = replace(settings, tls=found.tls, login=found.login)
+    if settings is None:
+        found = credentials_in(getattr(args, "command_config", None))
+        settings = ConnectionSettings(
+            client_id=client_id,
+            connect_timeout_s=min(args.timeout, 10.0),
+            request_timeout_s=args.timeout,
+            tls=found.tls,
+            login=found.login,
+        )
     try:
         client = Client(args.bootstrap, settings=settings)
     except ValueError as wrong:

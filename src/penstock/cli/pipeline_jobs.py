@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.options import connection, pairs, positive_int32, verb
+from penstock.cli.options import connection, positive_int32, verb
 from penstock.cli.pipeline_session import (
     client_options,
     follow,
@@ -19,6 +19,7 @@ from penstock.cli.pipeline_session import (
     spark_session,
     stream_options,
     topic,
+    topic_options,
 )
 
 if TYPE_CHECKING:
@@ -71,6 +72,11 @@ def configure(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     mirror = verb(verbs, "mirror", "copy a topic from any Kafka cluster, with offsets mapped", run_mirror)
     _copying(mirror, "TARGET", "default: the same name", optional=True)
     mirror.add_argument("--from", dest="source", required=True, metavar="HOST:PORT", help="the cluster to copy from")
+    mirror.add_argument(
+        "--from-config",
+        metavar="FILE",
+        help="client properties for --from, as --command-config is for --bootstrap",
+    )
     mirror.add_argument(
         "--target-option",
         action="append",
@@ -148,7 +154,7 @@ def run_backfill(args: argparse.Namespace) -> int:
     from penstock.pipelines.topics import Topic
     from penstock.pipelines.watching import told
 
-    target = Topic(args.bootstrap, args.topic, pairs(args.option, "--option"))
+    target = Topic(args.bootstrap, args.topic, topic_options(args.command_config, args.option))
     with reached(args, target):  # Spark takes seconds to start; an unreachable broker should be reported before
         pass
     job = BackfillJob(
@@ -204,8 +210,9 @@ def run_mirror(args: argparse.Namespace) -> int:
     from penstock.pipelines.running import run
     from penstock.pipelines.topics import Topic
 
-    source = topic(args, args.topic, args.source)
-    target = Topic(args.bootstrap, args.target or args.topic, pairs(args.target_option, "--target-option"))
+    source = topic(args, args.topic, args.source, args.from_config)
+    options = topic_options(args.command_config, args.target_option, "--target-option")
+    target = Topic(args.bootstrap, args.target or args.topic, options)
     with reached(args, target) as here:
         here.topics([])  # the target must be reachable, too
         target = replace(target, cluster_id=here.cluster_id)
@@ -298,7 +305,7 @@ def run_report(args: argparse.Namespace) -> int:
     from penstock.pipelines.topics import Topic, bounds
     from penstock.pipelines.watching import told, watched
 
-    options = pairs(args.option, "--option")
+    options = topic_options(args.command_config, args.option)
     with reached(args, Topic(args.bootstrap, "", options)) as broker:
         known = broker.existing(args.topics or None)
     # Leaves out the topics in which Penstock keeps the decisions of Spark queries.

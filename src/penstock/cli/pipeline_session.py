@@ -74,14 +74,27 @@ def reached(args: argparse.Namespace, topic: Topic) -> Iterator[Broker]:
         yield broker
 
 
-def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None) -> Topic:
+def topic_options(config: str | None, given: Iterable[str], what: str = "--option") -> dict[str, str]:
+    """Returns the options with which Spark reaches the brokers: the security properties of the file `config` with the
+    prefix `kafka.`, and the options given on the command line, which override them."""
+    from penstock.cli.properties import read_file
+    from penstock.client.client_security import SECURITY_PREFIXES
+
+    found = {} if config is None else read_file(config, "client properties")
+    secured = {f"kafka.{name}": value for name, value in found.items() if name.startswith(SECURITY_PREFIXES)}
+    return {**secured, **pairs(given, what)}
+
+
+def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None, config: str | None = None) -> Topic:
     """Returns the topic, with the id of its cluster.
 
-    Raises Failure if the topic does not exist: a missing topic is reported before Spark starts, which takes seconds.
+    The brokers are those of --bootstrap and --command-config, unless `bootstrap` and `config` name others. Raises
+    Failure if the topic does not exist: a missing topic is reported before Spark starts, which takes seconds.
     """
     from penstock.pipelines.topics import Topic
 
-    wanted = Topic(bootstrap or args.bootstrap, name, pairs(args.option, "--option"))
+    file = args.command_config if bootstrap is None else config
+    wanted = Topic(bootstrap or args.bootstrap, name, topic_options(file, args.option))
     with reached(args, wanted) as broker:
         broker.existing([name])
         return replace(wanted, cluster_id=broker.cluster_id)

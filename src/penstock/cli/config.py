@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
-from penstock.cli.options import connection, pairs, verb
+from penstock.cli.options import connection, pairs, refuse_secrets, verb
 from penstock.protocol.vocabulary import ConfigOperation, ResourceType
 
 KINDS: dict[str, int] = {kind.name.lower().replace("_", "-"): kind for kind in ResourceType}
@@ -39,9 +39,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     describe.add_argument("--synonyms", action="store_true", help="every place a value could come from")
     describe.add_argument("--docs", action="store_true", help="what each setting does")
 
-    change = verb(verbs, "set", "set values", lambda args: _change(args, [("set", pairs(args.changes, "set"))]))
+    change = verb(verbs, "set", "set values", run_set)
     _resource(change)
-    change.add_argument("changes", nargs="+", metavar="KEY=VALUE")
+    change.add_argument("changes", nargs="*", metavar="KEY=VALUE")
+    change.add_argument("--file", metavar="FILE", help="a properties file with further values, for passwords")
     change.add_argument("--dry-run", action="store_true", help="only check whether it could be done")
 
     unset = verb(
@@ -54,6 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     alter = verb(verbs, "alter", "several changes at once, all or none", run_alter)
     _resource(alter)
     alter.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    alter.add_argument("--file", metavar="FILE", help="a properties file with further values to set, for passwords")
     alter.add_argument("--delete", action="append", default=[], metavar="KEY", help="go back to the default")
     alter.add_argument("--append", action="append", default=[], metavar="KEY=VALUE", help="add to a list")
     alter.add_argument("--subtract", action="append", default=[], metavar="KEY=VALUE", help="take from a list")
@@ -119,15 +121,34 @@ def _shown(config: Any, *, synonyms: bool, docs: bool) -> dict[str, Any]:
     return row
 
 
+def run_set(args: argparse.Namespace) -> int:
+    values = _values(args, args.changes, "set")
+    if not values:
+        raise Failure("nothing to set: give KEY=VALUE or --file", Exit.USAGE)
+    return _change(args, [("set", values)])
+
+
+def _values(args: argparse.Namespace, texts: list[str], what: str) -> dict[str, str]:
+    """Returns the values to set, from arguments and from the file of `--file`. Refuses secrets in arguments."""
+    found = pairs(texts, what)
+    if args.kind == "broker":
+        refuse_secrets(found, "write it into a properties file and give --file FILE")
+    if args.file is not None:
+        from penstock.cli.properties import read_file
+
+        found |= read_file(args.file, "properties")
+    return found
+
+
 def run_alter(args: argparse.Namespace) -> int:
     changes: list[tuple[str, dict[str, Any]]] = [
-        ("set", dict(pairs(args.set, "--set"))),
+        ("set", dict(_values(args, args.set, "--set"))),
         ("delete", dict.fromkeys(args.delete)),
         ("append", dict(pairs(args.append, "--append"))),
         ("subtract", dict(pairs(args.subtract, "--subtract"))),
     ]
     if not any(values for _, values in changes):
-        raise Failure("nothing to alter: give --set, --delete, --append or --subtract", Exit.USAGE)
+        raise Failure("nothing to alter: give --set, --file, --delete, --append or --subtract", Exit.USAGE)
     return _change(args, changes)
 
 

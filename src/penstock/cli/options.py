@@ -109,19 +109,23 @@ def pairs(texts: Iterable[str], what: str) -> dict[str, str]:
 
 
 def overrides(texts: Iterable[str]) -> dict[str, str]:
-    """Parses the values of `--override`. Refuses secrets, because all users of the machine see the arguments."""
+    """Parses the values of `--override`, and refuses secret properties."""
+    found = pairs(texts, "--override")
+    refuse_secrets(found, "write it into the properties file of penstock start")
+    return found
+
+
+def refuse_secrets(names: Iterable[str], remedy: str) -> None:
+    """Refuses arguments with secret broker properties, because all users of the machine see the arguments."""
     from penstock.metadata.configs.broker import broker_key
 
-    found = pairs(texts, "--override")
-    for name in found:
+    for name in names:
         key = broker_key(name)
         if key is not None and key.sensitive:
             raise Failure(
-                f"{name} is secret, and every user of this machine can see the arguments of a command: write it into "
-                "the properties file of penstock start.",
+                f"{name} is secret, and every user of this machine can see the arguments of a command: {remedy}.",
                 Exit.USAGE,
             )
-    return found
 
 
 SIZE_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}

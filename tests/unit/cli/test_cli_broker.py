@@ -153,6 +153,21 @@ def test_config_set_with_a_value_out_of_bounds_fails_and_names_the_config(shell:
     assert "segment.bytes" in shell.err
 
 
+def test_config_set_takes_secrets_from_a_file_and_refuses_them_as_arguments(shell: Shell, tmp_path: Path) -> None:
+    secret = "listener.name.plaintext.ssl.key.password"
+    shell.run("config", "set", "broker", "1", f"{secret}=hidden-7", code=Exit.USAGE)
+    assert "--file FILE" in shell.err
+    assert "hidden-7" not in shell.err
+    shell.run("config", "alter", "broker", "1", "--set", f"{secret}=hidden-7", code=Exit.USAGE)
+    shell.run("config", "set", "broker", "1", code=Exit.USAGE)
+    file = tmp_path / "changes.properties"
+    file.write_text(f"{secret}=hidden-7\nlog.cleaner.threads=2\n")
+    shell.run("config", "set", "broker", "1", "--file", str(file))
+    found = {row["name"]: row["value"] for row in shell.json("config", "describe", "broker", "1")}
+    assert (found[secret], found["log.cleaner.threads"]) == ("(hidden)", "2")
+    shell.run("config", "unset", "broker", "1", secret, "log.cleaner.threads")
+
+
 def test_config_set_broker_default_changes_a_setting_of_all_brokers(shell: Shell) -> None:
     shell.run("config", "set", "broker", "default", "log.cleaner.threads=2")
     row = next(r for r in shell.json("config", "describe", "broker", "1") if r["name"] == "log.cleaner.threads")

@@ -55,7 +55,7 @@ def test_pipeline_command_looks_up_its_topic_with_the_client_options_of_the_comm
     broker: Broker, made: list[tuple[str, float]]
 ) -> None:
     given = [f"{name}={value}" for name, value in OPTIONS.items()]
-    args = argparse.Namespace(bootstrap=broker.bootstrap, timeout=5.0, option=given)
+    args = argparse.Namespace(bootstrap=broker.bootstrap, command_config=None, timeout=5.0, option=given)
     found = known_topic(args, "t")
     assert found.options == OPTIONS
     assert found.cluster_id
@@ -79,7 +79,8 @@ def test_pipeline_command_refuses_invalid_client_options_before_spark_starts(
     ]
     assert main(words) == Exit.USAGE
     assert "kafka.security.protocol is SASL_X" in capsys.readouterr().err
-    args = argparse.Namespace(bootstrap=broker.bootstrap, timeout=5.0, option=["kafka.request.timeout.ms=soon"])
+    given = ["kafka.request.timeout.ms=soon"]
+    args = argparse.Namespace(bootstrap=broker.bootstrap, command_config=None, timeout=5.0, option=given)
     with pytest.raises(Failure, match="does not take 'soon'"):
         known_topic(args, "t")
 

@@ -244,7 +244,7 @@ class _Compiler:
                 return _map(self.compile(schema.get("values"), namespace, depth + 1))
             case "bytes":
                 return _variable(_of_bytes(schema, None))
-            case "int" | "long" if schema.get("logicalType") in _OF_NUMBERS:
+            case "int" | "long" if str(schema.get("logicalType")) in _OF_NUMBERS:
                 return _shown_number(_OF_NUMBERS[schema["logicalType"]])
         return self.compile(kind, namespace, depth + 1)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 #: Nested messages, records, lists and maps.
@@ -20,6 +22,20 @@ _EPOCH = datetime(1970, 1, 1)
 
 class FormatError(ValueError):
     """Raised if data or a schema can't be decoded. The message is a clause that says why, without a full stop."""
+
+
+@contextmanager
+def schema_errors() -> Iterator[None]:
+    """Turns errors of a schema with parts of wrong types, or without a part, into FormatError.
+
+    Anyone who may register a schema chooses its content: a schema must not make a whole answer fail.
+    """
+    try:
+        yield
+    except FormatError:
+        raise
+    except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
+        raise FormatError(f"its schema can't be used ({type(error).__name__})") from error
 
 
 class Room:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from penstock.formats.descriptors import named_file
-from penstock.formats.limits import FormatError
+from penstock.formats.limits import FormatError, schema_errors
 from penstock.formats.schema import AvroSchema, JsonSchema, ProtobufSchema, Schema
 from penstock.net.web import Document, FetchError
 
@@ -82,7 +82,8 @@ class Registry:
                 raise FormatError(reason)
         self._stop_s = now_s + LOOK_UP_S
         try:
-            found = self._fetch(number)
+            with schema_errors():
+                found = self._fetch(number)
         except FormatError as error:
             _keep(self._failed, number, (now_s + FAILED_S, str(error)))
             raise

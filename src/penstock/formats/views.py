@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from penstock.formats.framing import REGISTRY_PREFIX, message_path, schema_id
-from penstock.formats.limits import DATA_MAX_BYTES, VALUES_MAX, FormatError, Room
+from penstock.formats.limits import DATA_MAX_BYTES, VALUES_MAX, FormatError, Room, schema_errors
 from penstock.formats.protobuf_wire import decode_raw
 from penstock.formats.schema import Schema, decode_json
 from penstock.formats.schemas import LookUp, Schemas
@@ -90,7 +90,8 @@ class Viewing:
         if view == AUTO and not self.schemas:
             return found
         try:
-            decoded = self._decoded(part, view, data)
+            with schema_errors():
+                decoded = self._decoded(part, view, data)
         except FormatError as error:
             name = f"as {NAMES[view]}" if view in NAMES else "by its schema"
             return {**found, "view": view, "problem": f"The {part} can't be shown {name}: {error}."}

@@ -378,6 +378,8 @@ def test_json_of_the_registry_needs_no_schema(fake: FakeRegistry) -> None:
         ({"schema": 7}, "has no schema"),
         ({"schemaType": "THRIFT"}, "unknown type 'THRIFT'"),
         ({"schema": "{", "schemaType": "AVRO"}, "not JSON"),
+        ({"schema": '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int", "default": []}, 7]}'}, ""),
+        ({"schema": '{"type": {"type": []}}'}, ""),
         ({"schema": '"int"', "references": [{"name": "a"}]}, "a reference without"),
         (b" " * 600_000, "has more than"),
     ],
@@ -387,6 +389,26 @@ def test_a_strange_answer_of_the_registry_is_the_reason(fake: FakeRegistry, answ
     schemas = fake.schemas()
     assert reason in view(schemas, prefix(1) + AVRO)["problem"]  # type: ignore[index]
     assert view(schemas, prefix(2) + AVRO)["decoded"] == SHOWN  # type: ignore[index]
+
+
+def test_a_schema_whose_logical_type_is_not_a_text_is_read_without_it(fake: FakeRegistry) -> None:
+    fake.answers["/schemas/ids/1"] = {"schema": '{"type": "int", "logicalType": []}'}
+    assert view(fake.schemas(), prefix(1) + b"\x0a")["decoded"] == 5  # type: ignore[index]
+
+
+@pytest.mark.parametrize("error", [TypeError, KeyError, AttributeError, RecursionError])
+def test_an_error_inside_a_schema_is_a_problem_of_the_value_and_is_remembered(
+    fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def fail(*_: object) -> None:
+        raise error("internal")
+
+    fake.answers["/schemas/ids/1"] = {"schema": json.dumps(ORDER)}
+    monkeypatch.setattr("penstock.formats.schema.AvroSchema.compile", fail)
+    schemas = fake.schemas()
+    for _ in range(2):
+        assert "its schema can't be used" in view(schemas, prefix(1) + AVRO)["problem"]  # type: ignore[index]
+    assert fake.asked == ["/schemas/ids/1"]
 
 
 def test_an_answer_looks_up_a_limited_number_of_ids_and_references(fake: FakeRegistry) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from rest_harness import HTTP, LIMIT_S, ask, ended, url_of
 
-from penstock.formats.views import VIEWS
+from penstock.formats.views import VIEWS, AnswerLimits
+from penstock.http.rest import record_search
 from penstock.node.listeners import ListenerError
 from penstock.testing import Broker
 
@@ -86,6 +87,17 @@ def test_streamed_and_found_records_have_the_same_views(broker: Broker) -> None:
     body = {"contains": "needle", "value_view": "bytes"}
     found = ended(broker, ask(broker, "POST", f"{TOPIC}/search", body))["result"]
     assert found["records"][0]["value"] == {"base64": "Cg=="}
+
+
+def test_a_search_shows_a_limited_number_of_decoded_values(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_search, "SEARCH_LIMITS", AnswerLimits(values=4))
+    broker.create_topic("lists", 2)
+    with broker.client() as client, client.producer() as producer:
+        for partition in (0, 1):  # each partition is a step of its own
+            producer.send("lists", b"[1, 2]", partition=partition).result()
+    body = {"contains": "[", "value_view": "json"}
+    found = ended(broker, ask(broker, "POST", "/v1/topics/lists/search", body))["result"]["records"]
+    assert sorted("decoded" in each["value"] for each in found) == [False, True]
 
 
 def test_the_document_lists_the_views(broker: Broker) -> None:

@@ -265,6 +265,7 @@ def test_records_that_decompress_to_many_bytes_are_shown_without_their_values(cl
             (large, ()),
             (b"v", ((large.decode(), b""),)),
             (bytes(40 * 1024 * 1024), ()),
+            (b"many empty headers", (("", None),) * 100_000),
         ]
         for value, headers in contents:
             batch = build_batch([(0, None, value, headers)], compression=Codec.ZSTD)
@@ -280,6 +281,8 @@ def test_records_that_decompress_to_many_bytes_are_shown_without_their_values(cl
     shown = ask(cluster, "GET", "/v1/topics/bombs/records?partition=0&offset=1").value
     assert [(each["size"], each["headers"]) for each in shown["records"]] == [(len(large) + 1, [])]
     assert (shown["batches_left_out"], shown["next_offset"]) == (1, 3)
+    shown = ask(cluster, "GET", "/v1/topics/bombs/records?partition=0&offset=3").value
+    assert [(each["left_out"], each["headers"]) for each in shown["records"]] == [(True, [])]
 
 
 def test_a_group_is_described_reset_and_deleted(cluster: Cluster) -> None:

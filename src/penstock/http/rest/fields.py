@@ -89,7 +89,11 @@ class Field:
 
 def _is_unicode(text: str) -> bool:
     """Returns False for text with a lone surrogate, which is allowed in JSON but not in UTF-8."""
-    return not any("\ud800" <= each <= "\udfff" for each in text)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _article(kind: str) -> str:

@@ -7,12 +7,14 @@ may have a view besides (`formats/views.py`).
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.formats.schemas import Schemas
-from penstock.formats.views import AUTO, KEY, VALUE, VIEWS, Viewing, shown
+from penstock.formats.views import ANSWER_LIMITS, AUTO, KEY, VALUE, VIEWS, AnswerLimits, Viewing, shown
 from penstock.http.rest.fields import Field
 
 if TYPE_CHECKING:
@@ -20,16 +22,26 @@ if TYPE_CHECKING:
 
 #: Bytes of keys, values and headers in one answer. A longer record is shown without its value.
 ANSWER_MAX_BYTES = 2 * 1024 * 1024
+#: Bytes of an empty header in an answer.
+HEADER_BYTES = 32
+#: Limits of the views of a search, which may take minutes: only the views themselves are limited.
+SEARCH_LIMITS = replace(ANSWER_LIMITS, seconds=math.inf)
 
 
 def record_size(record: Record) -> int:
-    """Returns how many bytes the record's key, value and headers (with their names) add to an answer."""
+    """Returns the number of bytes of the record's key, value and headers (with their names)."""
     headers = sum(len(name) + len(value or b"") for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + headers
 
 
+def answer_size(record: Record) -> int:
+    """Returns how many bytes the record adds to an answer. Does not read the headers if they are too many anyway."""
+    headers = HEADER_BYTES * len(record.headers)
+    return headers if headers > ANSWER_MAX_BYTES else headers + record_size(record)
+
+
 def _row(partition: int, record: Record, max_bytes: int, viewing: Viewing) -> dict[str, Any]:
-    too_long = record_size(record) > max_bytes
+    too_long = answer_size(record) > max_bytes
     return {
         "partition": partition,
         "offset": record.offset,
@@ -54,9 +66,9 @@ class RecordViews:
         # One thread: however many clients ask, one thread competes with the broker's loop, and schemas are read by one.
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="penstock-views")
 
-    def viewing(self, topic: str, fields: Mapping[str, Any]) -> Viewing:
+    def viewing(self, topic: str, fields: Mapping[str, Any], limits: AnswerLimits = ANSWER_LIMITS) -> Viewing:
         """Returns the views of one answer, as the caller's `key_view` and `value_view` ask for."""
-        return Viewing(self._schemas, topic, {part: fields.get(f"{part}_view", AUTO) for part in (KEY, VALUE)})
+        return Viewing(self._schemas, topic, {part: fields.get(f"{part}_view", AUTO) for part in (KEY, VALUE)}, limits)
 
     async def rows(
         self, partition: int, records: Sequence[Record], viewing: Viewing, max_bytes: int = ANSWER_MAX_BYTES

@@ -15,7 +15,7 @@ from penstock.client.offsets import list_offsets
 from penstock.http.rest.fields import Field, list_of
 from penstock.http.rest.groups import partitions_of_topics
 from penstock.http.rest.problems import Problem
-from penstock.http.rest.record_rows import ANSWER_MAX_BYTES, VIEW_FIELDS, record_size
+from penstock.http.rest.record_rows import ANSWER_MAX_BYTES, SEARCH_LIMITS, VIEW_FIELDS, answer_size
 from penstock.http.rest.records import FETCH_BYTES, RECORDS_MAX, TOPIC
 from penstock.http.rest.routes import Call, Route
 from penstock.http.streams import HEARTBEAT, HEARTBEAT_S, message
@@ -167,13 +167,13 @@ async def search_records(service: Service, call: Call) -> Any:
         rows: list[Row] = []
         operation.result.update(records=rows, complete=False)
         room = ANSWER_MAX_BYTES
+        viewing = service.views.viewing(topic, body, SEARCH_LIMITS)
         decode = partial(_decoded, service.decoder, contains.encode())
         for key, (start, end) in ranges.items():
             async for records, moved in _found(client, key, start, end, decode):
                 operation.advance(moved)
                 taken = _fitting(records, limit - len(rows), room)
-                room -= sum(map(record_size, taken))
-                viewing = service.views.viewing(topic, body)
+                room -= sum(map(answer_size, taken))
                 rows += await service.views.rows(key[1], taken, viewing, STREAMED_MAX_BYTES)
                 if len(taken) < len(records):
                     operation.note("The search stopped, because the result is full: search for a longer text.")
@@ -189,7 +189,7 @@ def _fitting(records: Sequence[Record], limit: int, room: int) -> list[Record]:
     """Returns the first records that fit into a result: at most `limit`, with at most `room` bytes."""
     taken: list[Record] = []
     for each in records:
-        room -= record_size(each)
+        room -= answer_size(each)
         if len(taken) >= limit or room < 0:
             break
         taken.append(each)

@@ -16,7 +16,7 @@ from penstock.client.offsets import list_offsets
 from penstock.client.producer import Producer
 from penstock.http.rest.fields import Field, FieldError, list_of, object_of
 from penstock.http.rest.problems import Problem
-from penstock.http.rest.record_rows import ANSWER_MAX_BYTES, VIEW_FIELDS, record_size
+from penstock.http.rest.record_rows import ANSWER_MAX_BYTES, VIEW_FIELDS, answer_size
 from penstock.http.rest.routes import Call, Route
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED
@@ -48,7 +48,7 @@ class RecordPage:
 
     def add(self, step: Step) -> None:
         for record in step.matches:
-            size = record_size(record)
+            size = answer_size(record)
             self._answer_room -= size
             if self._answer_room < 0 and self.found:
                 self.next_offset, self.full = record.offset, True

@@ -15,7 +15,6 @@ import os
 import ssl
 import time
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -107,6 +106,7 @@ class Rest:
 def rest(args: argparse.Namespace) -> Rest:
     """Returns a client of the node at --http. Raises Failure if the URL or the client properties can't be used."""
     from penstock.cli.connect import credentials_in
+    from penstock.net.web import names_loopback
 
     try:
         parts = urlsplit(args.http)
@@ -117,7 +117,7 @@ def rest(args: argparse.Namespace) -> Rest:
         raise Failure(f"--http takes http://HOST:PORT or https://HOST:PORT, not {args.http}", Exit.USAGE)
     found = credentials_in(args.command_config)
     authorization = _authorization(found)
-    if authorization and parts.scheme == "http" and not _is_loopback(parts.hostname):
+    if authorization and parts.scheme == "http" and not names_loopback(parts.hostname):
         raise Failure(f"--http {args.http} would send the login unprotected: use https://", Exit.USAGE)
     tls = (found.tls or ssl.create_default_context()) if parts.scheme == "https" else None
     return Rest(parts.hostname, port, tls, authorization, args.timeout)
@@ -132,7 +132,7 @@ def _authorization(found: Credentials) -> str:
         case None:
             return ""
         case Login(token=True):
-            raise Failure("HTTP accepts no delegation tokens: use a user with a password", Exit.USAGE)
+            raise Failure("--http takes no delegation token: use a user with a password", Exit.USAGE)
         case Login(username=user, password=password):
             return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
         case login:
@@ -140,10 +140,3 @@ def _authorization(found: Credentials) -> str:
                 return f"Bearer {login.source()}"
             except (FetchError, OSError, ValueError, LookupError) as problem:
                 raise Failure(f"there is no access token: {problem}", Exit.FAILED) from problem
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

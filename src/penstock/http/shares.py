@@ -21,9 +21,9 @@ class LimitReachedError(Exception):
 @dataclass(slots=True)
 class Shares:
     name: str
-    """What the places are for, as a plural: `streams`."""
+    """Names the use of the places in messages, as a plural: `streams`."""
     remedy: str
-    """What a user can do to free a place: `close one`."""
+    """Tells the user in messages how to free a place: `close one`."""
     total: int
     of_user: int
     _taken: Counter[str] = field(default_factory=Counter)

@@ -55,7 +55,7 @@ class Document:
                 raise ValueError("the URL names no file: use file:///path")
         elif not parts.hostname or parts.username is not None:
             raise ValueError("the URL names no host, or has a user name")
-        elif parts.scheme == "http" and not self.plain and not _is_loopback(parts.hostname):
+        elif parts.scheme == "http" and not self.plain and not names_loopback(parts.hostname):
             raise ValueError("the URL is not protected: use https://")
 
     @property
@@ -157,7 +157,7 @@ class _Reader(io.RawIOBase):
         return self._lent.connected.recv_into(buffer)
 
 
-def _is_loopback(host: str) -> bool:
+def names_loopback(host: str) -> bool:
     """Returns True for `localhost` and loopback addresses. Returns False for all other names, because DNS may map them
     to other machines."""
     if host == "localhost":

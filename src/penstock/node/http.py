@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import ipaddress
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from penstock.http.address import LISTENER, PROPERTY, HttpAddress
 from penstock.http.history import PROPERTY as HISTORY_INTERVAL
 from penstock.http.history import History
+from penstock.net.web import names_loopback
 from penstock.node.http_security import HttpSecurity
 from penstock.node.listeners import (
     HttpUnavailableError,
@@ -131,7 +131,7 @@ class HttpSide:
 
     def _names(self, address: HttpAddress) -> list[str]:
         """Returns the names of this machine that a Host header may contain, besides the listener's own host."""
-        if _is_loopback(address.host):
+        if names_loopback(address.host):
             return []
         return [socket.gethostname(), *(plan.advertised_host for plan in self._plans)]
 
@@ -204,15 +204,6 @@ class HttpSide:
             await server.stop()
         if self.security is not None:
             self.security.close()
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _sentence(address: HttpAddress, error: OSError) -> str:

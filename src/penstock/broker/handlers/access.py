@@ -221,6 +221,7 @@ class _Guard:
         ctx = asker.ctx
         field, items = _longest_array(request)
         codes: list[ErrorCode | None] = []
+        for_others: ErrorCode | None = None
         for start in range(0, len(items), SLICE_ITEMS) or (0,):
             part = _with(request, field, items[start : start + SLICE_ITEMS]) if field else request
             found: list[ErrorCode | None] = [None] * len(items[start : start + SLICE_ITEMS])
@@ -229,18 +230,18 @@ class _Guard:
                 if isinstance(verdict, ErrorCode):
                     return error_response(ctx.api_key, ctx.api_version, request, verdict, _message(verdict))
                 if verdict is not None:
-                    found = list(verdict.codes)
+                    found, for_others = list(verdict.codes), verdict.for_others
             codes += found
             await asyncio.sleep(0)
         if not any(codes):
             return await settled(self._filtered(asker, request, self.handler(broker, ctx, request)))
-        return await self._partly(broker, asker, request, Denied(field, codes))
+        return await self._partly(broker, asker, request, Denied(field, codes, for_others))
 
     async def _partly(self, broker: Any, asker: Asker, request: Any, denied: Denied) -> Any:
         """Calls the handler with the allowed items, and adds the refused items with their errors to its response."""
         items: dict[ErrorCode | None, list[Any]] = {}
         for item, code in zip(getattr(request, denied.field), denied.codes):
-            items.setdefault(code, []).append(item)
+            items.setdefault(code or denied.for_others, []).append(item)
         kept = items.pop(None, [])
         response = await self._allowed(broker, asker, _with(request, denied.field, kept), any_items=bool(kept))
         ctx = asker.ctx

@@ -76,10 +76,14 @@ class Asker(NamedTuple):
 
 
 class Denied(NamedTuple):
-    """Holds the error codes for the items of one array of a request: one code per item, None if the item is allowed."""
+    """Holds the error codes for the items of one array of a request: one code per item, None if the item is allowed.
+
+    `for_others` is the code of all allowed items of a request whose items are handled together or not at all.
+    """
 
     field: str
     codes: Sequence[ErrorCode | None]
+    for_others: ErrorCode | None = None
 
 
 Rule = Callable[[Asker, Any], ErrorCode | Denied | None]
@@ -259,12 +263,10 @@ def added_partitions(asker: Asker, request: Any) -> ErrorCode | Denied | None:
     if not asker.may(Operation.WRITE, TRANSACTIONAL_ID, request.v3_and_below_transactional_id):
         return DENIALS[TRANSACTIONAL_ID]
     codes = [
-        DENIALS[TOPIC]
-        if topic.name in INTERNAL_TOPICS or not asker.may(Operation.WRITE, TOPIC, topic.name)
-        else ErrorCode.OPERATION_NOT_ATTEMPTED
+        DENIALS[TOPIC] if topic.name in INTERNAL_TOPICS or not asker.may(Operation.WRITE, TOPIC, topic.name) else None
         for topic in request.v3_and_below_topics
     ]
-    return Denied("v3_and_below_topics", codes) if DENIALS[TOPIC] in codes else None
+    return Denied("v3_and_below_topics", codes, ErrorCode.OPERATION_NOT_ATTEMPTED) if any(codes) else None
 
 
 def fetched_groups(asker: Asker, request: Any) -> ErrorCode | Denied | None:

@@ -1,4 +1,5 @@
 import random
+import weakref
 
 from transaction_driver import TIMEOUT_MS, Driver
 
@@ -35,6 +36,17 @@ def test_earlier_deadline_replaces_the_previous_deadline() -> None:
     deadlines.add(deadline(10))
     assert deadlines.due(10) == [deadline(10)]
     assert deadlines.due(99) == []
+
+
+def test_due_deadline_is_forgotten() -> None:
+    class Name(str): ...
+
+    deadlines, name = Deadlines(), Name("tx")
+    held = weakref.ref(name)
+    deadlines.add(deadline(10, name))
+    del name
+    assert deadlines.due(10)
+    assert held() is None
 
 
 def test_only_the_last_deadline_of_each_transactional_id_is_due() -> None:

@@ -3,6 +3,7 @@ from transaction_driver import T0, T1, TIMEOUT_MS, V1, V2, WALL_START_MS, Driver
 
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.vocabulary import MAX_PRODUCER_EPOCH
+from penstock.transactions.config import TransactionConfig
 from penstock.transactions.states import AT_REST, DECIDED, State
 from penstock.transactions.turn import Answer, Markers
 
@@ -125,6 +126,13 @@ def test_ending_the_transaction_of_another_producer_is_refused(state: State, ver
     assert len(driver.journal) == written
 
 
+def test_previous_epoch_of_another_producer_id_is_no_retry() -> None:
+    driver = Driver()
+    who = driver.in_state(COMPLETE_COMMIT)
+    other = Answer(NONE, who.producer_id + 1, who.producer_epoch - 1)
+    assert driver.commit(other).code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
 def test_end_txn_with_an_unknown_transactional_id_is_refused() -> None:
     driver = Driver()
     assert driver.commit(Answer(NONE, 1, 0)).code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -165,6 +173,25 @@ def test_next_transaction_has_a_new_producer_id_when_the_epochs_are_used_up() ->
     assert driver.add(Answer(NONE, 1001, 0)) is NONE
     assert driver.commit(who).code is ErrorCode.INVALID_PRODUCER_ID_MAPPING
     assert driver.state() is ONGOING
+
+
+def test_markers_of_the_last_epoch_do_not_exceed_the_largest_epoch() -> None:
+    driver = Driver()
+    driver.init()
+    who = driver.set_epoch(MAX_PRODUCER_EPOCH)
+    driver.add(who)
+    assert driver.commit(who) == Answer(NONE, 1001, 0)
+    assert driver.markers[0].producer_epoch == MAX_PRODUCER_EPOCH
+
+
+def test_abort_after_a_timeout_does_not_exceed_the_largest_epoch() -> None:
+    driver = Driver()
+    driver.init()
+    driver.add(driver.set_epoch(MAX_PRODUCER_EPOCH))
+    driver.advance(TIMEOUT_MS)
+    assert driver.markers[0].producer_epoch == MAX_PRODUCER_EPOCH
+    driver.write_markers()
+    assert driver.transaction().owner == (1001, 0)
 
 
 def test_coordinator_reload_during_a_change_of_the_producer_id_leads_to_the_same_state() -> None:
@@ -235,6 +262,26 @@ def test_timeout_of_a_finished_transaction_does_not_affect_the_next_transaction(
     assert driver.state() is ONGOING
     driver.advance(1)
     assert driver.state() is PREPARE_ABORT
+
+
+@pytest.mark.parametrize("version", [V1, V2])
+def test_timeout_of_a_finished_transaction_changes_nothing(version: int) -> None:
+    driver = Driver()
+    driver.in_state(COMPLETE_COMMIT, version=version)
+    ended = driver.transaction()
+    driver.advance(2 * TIMEOUT_MS)
+    assert driver.transaction() == ended
+    assert driver.shard.next_deadline() is None
+
+
+def test_timeout_of_a_deleted_transactional_id_changes_nothing() -> None:
+    driver = Driver(config=TransactionConfig(id_expiration_ms=1))
+    driver.in_state(COMPLETE_COMMIT)
+    driver.now_ms += 1
+    driver.expire()
+    driver.advance(2 * TIMEOUT_MS)
+    assert not driver.shard.transactions
+    assert driver.shard.next_deadline() is None
 
 
 def test_the_abort_of_a_timed_out_transaction_is_retried_while_no_producer_id_is_available() -> None:

@@ -115,6 +115,40 @@ def test_an_unused_transactional_id_expires(state: State) -> None:
     driver.expire("never seen")
 
 
+def test_coordinator_resumes_every_transaction_after_a_load() -> None:
+    driver = Driver()
+    names = ("a", "b", "c", "d")
+    for name in names:
+        who = driver.init(name)
+        driver.add(who, name=name)
+        if name in ("a", "c"):
+            driver.end(who, True, name=name)
+    loaded = driver.reload()
+    assert sorted(markers.transactional_id for markers in loaded.markers) == ["a", "c"]
+    loaded.advance(TIMEOUT_MS)
+    assert sorted(markers.transactional_id for markers in loaded.markers) == list(names)
+
+
+def test_transaction_that_seems_to_begin_in_the_future_is_aborted_after_its_timeout() -> None:
+    driver = Driver()
+    driver.now_ms = DAY_MS  # the first coordinator's clock is one day ahead
+    driver.in_state(State.ONGOING)
+    driver.now_ms = 0
+    loaded = driver.reload()
+    loaded.advance(TIMEOUT_MS - 1)
+    assert loaded.state() is State.ONGOING
+    loaded.advance(1)
+    assert loaded.state() is State.PREPARE_ABORT
+
+
+def test_coordinator_that_loses_its_partition_keeps_no_transaction() -> None:
+    driver = Driver()
+    driver.in_state(State.ONGOING)
+    driver.run(driver.shard.abandon)
+    assert not driver.shard.transactions
+    assert driver.shard.held_bytes == 0
+
+
 def test_describe_transactions_returns_open_transactions() -> None:
     driver = Driver()
     who = driver.init()
@@ -143,3 +177,5 @@ def test_list_transactions_filters_by_state_producer_age_and_name() -> None:
     assert listed(states={State.ONGOING}, longer_than_ms=99) == ["old"]
     assert listed(longer_than_ms=100, states={State.ONGOING}) == []
     assert listed(matches=lambda name: name.startswith("n")) == ["new"]
+    driver.now_ms = -1000  # behind the clock of the coordinator that began the transactions
+    assert listed() == ["old", "new", "idle"]

@@ -50,8 +50,10 @@ class DescriptorPool:
         return fd
 
     def _open_with_fewer(self, path: str, create: int) -> int:
-        """Opens a file when the process has no free descriptor: shrinks the pool, then uses a descriptor of the
-        reserve."""
+        """Opens a file when the process has no free descriptor.
+
+        First halves the pool, which closes descriptors, and tries again. If this also fails, uses the reserve.
+        """
         if self._open:
             self._max_open = max(16, len(self._open) // 2)
             self._evict(len(self._open) // 2 + 1)

@@ -1,4 +1,4 @@
-"""Locks a directory: with a POSIX lock on its `.lock` file, as a JVM does, and with an entry in a set of this process.
+"""Locks a directory with a POSIX lock on its `.lock` file, as a JVM does, and with an entry in a set of this process.
 
 The set is needed because a POSIX lock does not exclude a second lock by the same process.
 """

@@ -19,8 +19,10 @@ RESERVED_DESCRIPTORS = 24
 
 
 class Reserve:
-    """Holds open descriptors of the null device. When descriptors run out, one caller at a time closes these
-    descriptors, and opens its own files instead.
+    """Holds open descriptors of the null device, which occupy places below the process's limit of open files.
+
+    When the process has no descriptor left, a caller closes them and opens its own files in their place, one caller at
+    a time.
     """
 
     def __init__(self) -> None:

@@ -4,8 +4,8 @@ Every write goes to the page cache, which survives the end of a process but not 
 
 On a crashable volume, each file has a list of its changes since its last fsync. Each directory has a list of the
 changes of its entries since its last sync. A power cut undoes the newest changes of each list; their number is random
-for each file and directory. The oldest write that it undoes in a file can be torn: then its first bytes remain, and
-zeros may follow them or replace one sector of them.
+for each file and directory. The oldest undone write of a file may be torn: its first bytes then stay in the file, and
+zeros may follow these bytes or replace one sector of them.
 
 `MemoryDisk` and the simulator's disk are both views of a volume. A volume that is not crashable keeps no undo lists.
 """
@@ -144,7 +144,7 @@ class Directory:
     pending: list[list[tuple[str, Inode | Directory | None, Inode | Directory | None]]] = field(default_factory=list)
 
     def link(self, *step: tuple[str, Inode | Directory | None], durable: bool = False) -> None:
-        """Changes directory entries in one step. An entry is removed if its new value is None.
+        """Changes several directory entries atomically. An entry is removed if its new value is None.
 
         With `durable`, the change survives a power cut even without a sync.
         """

@@ -53,7 +53,7 @@ class AbortedTransaction(Protocol):
 class LastRecord(NamedTuple):
     """Identifies the batch from which a producer's state is rebuilt.
 
-    This is the data batch that ends at `last_data_offset`. If `last_data_offset` is None, this is the marker batch with
+    It is the data batch that ends at `last_data_offset`. If this offset is None, it is the marker with
     `producer_epoch`.
     """
 
@@ -100,7 +100,7 @@ class TransactionScan:
     _count: int = 0
 
     def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Adds the aborted transactions of the range that is read next. Adding a transaction twice does no harm."""
+        """Adds the aborted transactions of the offsets that are read next. The same transaction may be added twice."""
         for transaction in transactions:
             self._count += 1  # unique, so that entries are never compared beyond it
             heapq.heappush(self._pending, (transaction.first_offset, self._count, transaction))
@@ -108,7 +108,7 @@ class TransactionScan:
     def data_is_aborted(self, header: BatchHeader) -> bool:
         """Returns True if the data batch belongs to an aborted transaction.
 
-        Remembers that this compaction has read a batch of the transaction, for `marker_is_spent`.
+        Also notes that this compaction has read data of the transaction; `marker_is_spent` uses this.
         """
         self._start_up_to(header)
         if not header.is_transactional:
@@ -121,9 +121,10 @@ class TransactionScan:
         return True
 
     def marker_is_spent(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Returns True if the control batch is a marker and this compaction has read no batch of its transaction.
+        """Returns True if the control batch is a marker whose transaction has no data left.
 
-        Also returns True for an empty control batch. Stops tracking the transaction, because the marker ends it.
+        This is the case if the compaction has read no data batch of the transaction, or if the control batch is empty.
+        The marker ends the transaction, so the transaction is no longer tracked.
         """
         self._start_up_to(header)
         if header.records_count == 0:
@@ -151,7 +152,7 @@ class TransactionScan:
 
 @dataclass(slots=True)
 class OffsetMap:
-    """Maps each key to its latest offset between `start_offset` and `latest_offset`. Later batches were not read."""
+    """Maps each key to its latest offset. The map covers the offsets from `start_offset` to `latest_offset`."""
 
     start_offset: int
     max_keys: int
@@ -162,7 +163,7 @@ class OffsetMap:
         return len(self._offsets)
 
     def add_batch(self, header: BatchHeader, batch: Buffer, transactions: TransactionScan) -> bool:
-        """Adds the keys of a batch. Returns False if the map is full; then this compaction ends before the batch."""
+        """Adds the keys of a batch. Returns False if the map is full: the compaction then ends before this batch."""
         if header.is_control:
             transactions.marker_is_spent(header, batch)
         elif not transactions.data_is_aborted(header) and not self._add_records(header, batch):

@@ -1,8 +1,8 @@
-"""Encodes and decodes control records, which the broker itself writes between the data, in batches with the control
-flag.
+"""Encodes and decodes control records: records that brokers write, not clients, in batches with the control flag.
 
-The key is a version (int16) and a type (int16). The value also starts with a version (int16). In a marker of a
-transaction, the coordinator's epoch follows. In a message of the quorum, the version is its first declared field.
+The key consists of a version (int16) and a type (int16). The value starts with its own version (int16). In a
+transaction marker, the coordinator's epoch follows this version. In a control record of the quorum, the other fields of
+the message follow.
 """
 
 from __future__ import annotations
@@ -113,9 +113,10 @@ def build_control(
     base_offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytes:
-    """Builds one control batch of messages of `protocol.persisted.raft`, each in the version of its `version` field.
+    """Builds a control batch with one record for each message of `protocol.persisted.raft`.
 
-    The caller should leave the version at 0: Kafka 4.3 writes only version 0, and its tools read no other version.
+    Each message is encoded in the version that its `version` field has. The caller should leave this field at 0: Kafka
+    4.3 writes only version 0, and its tools read no other version.
     """
     from penstock.protocol.codec import encode
 

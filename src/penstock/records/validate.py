@@ -12,7 +12,8 @@ Kafka examines each record. So Kafka refuses a batch whose records do not match 
 broker stores it. A false count can't be used to skip offsets, because it must match the offsets and the size of the
 batch.
 
-The payload is never copied: a batch is returned as a new head and a view of the rest, for one gathered write.
+The client's bytes are not copied: the result has a new start of the header (`head`) and a view of the other bytes
+(`tail`), for one `writev`.
 
 A client can send a batch whose examination takes long. So an append examines only batches that are small when unpacked;
 for a larger batch it raises `UnpackFirstError`. Then the caller prepares the batch in slices and appends it again.
@@ -145,7 +146,7 @@ class NotOneBatchError(KafkaError):
 
 
 class Prepared(NamedTuple):
-    """Holds the result of examining a batch by `rules`.
+    """Holds the result of examining a batch, and the topic's `rules` by which it was examined.
 
     `payload` has the records, compressed with the topic's codec. It is None if the batch keeps the client's codec.
     """
@@ -346,9 +347,9 @@ def _lacks_max_timestamp(header: BatchHeader) -> bool:
 
 
 def _refused_time(header: BatchHeader, max_timestamp: int, rules: AppendRules, now_ms: int) -> int | None:
-    """Checks the batch's first timestamp and its max timestamp. Returns the timestamp that is too old or too new.
+    """Checks the batch's first timestamp and its max timestamp.
 
-    Returns None if both are valid.
+    Returns the timestamp that is too old or too new; None if both are valid.
     """
     earliest, latest = now_ms - rules.timestamp_before_max_ms, now_ms + rules.timestamp_after_max_ms
     for timestamp in (header.base_timestamp, max_timestamp):

@@ -68,7 +68,7 @@ def after(state: MoveState, event: MoveEvent) -> MoveState:
     try:
         return TRANSITIONS[state, event]
     except KeyError:
-        raise ValueError(f"the event is impossible for a move that is {state.value}: {event.value}") from None
+        raise ValueError(f"a move in the state {state.value!r} can't have the event {event.value!r}") from None
 
 
 # Requests.
@@ -131,10 +131,10 @@ def decide(
 
 
 def tail_bytes(log_bytes: int) -> int:
-    """Returns the number of bytes that may still be missing in a future log that counts as caught up.
+    """Returns how many bytes the future log may lack when the swap begins.
 
-    `log_bytes` is the size of the current log. The swap copies the missing bytes without a pause. They are few, so that
-    the swap is short.
+    `log_bytes` is the size of the current log. The swap copies these last bytes while no other task runs, so they must
+    be few.
     """
     return min(MAX_TAIL_BYTES, max(MIN_TAIL_BYTES, log_bytes // 4))
 
@@ -149,7 +149,7 @@ class StepKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Describes the next change of the future log, and the offset at which it applies."""
+    """Describes the next change of the future log, such as a truncation to `offset` or a copy from `offset` on."""
 
     kind: StepKind
     offset: int

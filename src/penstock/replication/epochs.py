@@ -15,11 +15,11 @@ def check_leader_epoch(asked: int, leader_epoch: int) -> None:
 
 
 def newest_epoch_end(epoch: int, leader_epoch: int, latest: int | None, log_end: int) -> tuple[int, int] | None:
-    """Returns the largest epoch at or below `epoch` with the log end as its end offset.
+    """Returns (epoch, log end) if the asked `epoch` ends at the log end; None otherwise.
 
-    Returns None if this epoch does not end at the log end; the caller then looks into the leader epoch cache. `latest`
-    is the last epoch in that cache. The leader's own epoch is in the cache only after its first batch, so the cache
-    alone can't answer for the newest epoch.
+    The returned epoch is the largest known epoch that is not above the asked `epoch`. `latest` is the last epoch in the
+    leader epoch cache. This cache has the leader's own epoch only after the first batch of the epoch, so a search in
+    the cache alone can give a wrong end offset. After None, the caller searches the cache.
     """
     if epoch == leader_epoch:
         return epoch, log_end

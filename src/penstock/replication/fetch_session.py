@@ -1,6 +1,6 @@
 """Keeps the follower's side of a fetch session (KIP-227).
 
-The session knows which partitions the leader has in its session, and which partitions the next request must contain.
+It tracks which partitions are in the leader's session, and which partitions the next Fetch request must contain.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ class ReplicaSession:
     # Requests and answers.
 
     def due(self, everything: Iterable[Key]) -> list[Key]:
-        """Returns the partitions that the next request must contain: `everything` if that request starts a session."""
+        """Returns the partitions that the next request must contain.
+
+        A request that starts a session contains `everything`, all partitions.
+        """
         if self.begins:
             self.changed = dict.fromkeys(everything)
             self._forgotten.clear()
@@ -84,7 +87,10 @@ class ReplicaSession:
         return list(topics.values())
 
     def answered(self, session_id: int) -> None:
-        """Continues with the session in the leader's answer; NO_SESSION means that the leader's cache is full."""
+        """Adopts the session id in the leader's answer and computes the epoch of the next request.
+
+        NO_SESSION means that the leader has no room for a session; the next request then asks for a session again.
+        """
         self.id = session_id
         if session_id == NO_SESSION:
             self.epoch = FIRST_EPOCH

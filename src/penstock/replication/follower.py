@@ -28,8 +28,9 @@ class Answer(Enum):
 
 
 def answer(asked: int, log_end: int, diverging_epoch: int, diverging_end: int) -> Answer:
-    """Returns the reaction to the leader's answer. The fetch asked for offset `asked`, and the log ends at `log_end`
-    now.
+    """Returns the follower's next step after a Fetch response.
+
+    `asked` is the offset that the Fetch asked for. `log_end` is the current end of the follower's log.
     """
     if asked != log_end:
         return Answer.STALE  # the answer to an earlier request, perhaps to this leader in an earlier epoch
@@ -77,7 +78,9 @@ class Reset:
 
 
 def reset(log_end: int, leader_start: int, leader_end: int) -> Reset:
-    """Decides how the follower continues if the leader's log does not contain the end offset of the follower's log."""
+    """Decides how the follower continues after OFFSET_OUT_OF_RANGE: the leader's log does not contain the follower's
+    log end.
+    """
     if leader_end < log_end:
         return Reset(ResetKind.TRUNCATE, leader_end)
     if leader_start > log_end:

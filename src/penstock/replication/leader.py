@@ -73,7 +73,11 @@ class Progress:
         """Two successive fetch offsets of which the second is lower; None if there were none. The guard reads it."""
 
     def registered_as(self, broker_epoch: int) -> None:
-        """Notes the broker epoch of the follower. A new incarnation may have lost records that were not synced."""
+        """Sets the broker epoch of the follower.
+
+        If the epoch is new, the follower's fetch offset is forgotten: the follower has restarted and may have lost
+        records that were not synced.
+        """
         if broker_epoch != self.broker_epoch:
             self.broker_epoch, self.log_end = broker_epoch, NO_OFFSET
 
@@ -97,8 +101,10 @@ class Progress:
         return self.log_end == leader_end or now_ms - self.caught_up_ms <= max_lag_ms
 
     def lag_ms(self, leader_end: int, now_ms: int) -> int:
-        """Returns the milliseconds since the follower was last caught up; at most the time since this leader began to
-        lead."""
+        """Returns for how many milliseconds the follower has been behind the leader; 0 if it has all records.
+
+        Counts at most the time since the replica began to follow this leader.
+        """
         return 0 if self.log_end == leader_end else max(0, now_ms - max(self.caught_up_ms, self.since_ms))
 
 
@@ -113,12 +119,11 @@ class Proposal:
     expands: bool
 
     def counts_when_granted(self, partition_epoch: int) -> bool:
-        """Returns True if the new in-sync set takes effect with the controller's answer.
+        """Returns True if the new in-sync set takes effect as soon as the controller has granted it.
 
-        Returns False for a smaller set, which takes effect only with the metadata image. The reason: the controller's
-        answer may reach the leader before a change of min.insync.replicas does. The controller has already used the new
-        value to choose eligible leaders. A leader that still has the old value could commit records that an eligible
-        leader lacks.
+        A smaller set takes effect later, with the metadata image. The controller may have chosen the eligible leaders
+        by a new value of min.insync.replicas, which reaches this leader only with the image. With the old value, this
+        leader could commit records that an eligible leader lacks.
         """
         return self.expands or partition_epoch <= self.partition_epoch
 
@@ -170,8 +175,10 @@ class Leading:
         self._largest = frozenset(isr)
 
     def follow(self, image: PartitionImage, now_ms: int) -> None:
-        """Adopts a metadata image of the same leader epoch. Ignores an image with an older partition epoch than the
-        controller's last answer."""
+        """Adopts a metadata image of the same leader epoch.
+
+        Ignores the image if its partition epoch is older than the partition epoch in the controller's last answer.
+        """
         if image.partition_epoch < self.partition_epoch:
             return
         if image.partition_epoch > self.partition_epoch or self.proposal is None:

@@ -1,8 +1,8 @@
-"""Decodes Avro's binary encoding by its schema. Pure.
+"""Decodes values in Avro's binary encoding with their schema. Pure code.
 
-A schema is compiled once into nested functions, one for each type. Each function reads its type from a cursor. Unions
-are shown as their value, bytes as base64, and dates, times and decimals as text. fastavro decodes in C: it holds the
-interpreter's lock for a whole value, and follows a recursive schema without a limit of depth (decision 15).
+A schema is compiled once into nested functions, one for each type. Each function reads a value of its type. Bytes
+become base64; dates, times and decimals become text. Package fastavro is not used here, because it holds Python's GIL
+while it decodes a value, and has no limit on the depth of recursive values (decision 15).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Cursor:
         try:
             number, self.at = read_varlong(self.data, self.at)
         except IndexError:
-            raise FormatError("it ends inside a number") from None
+            raise FormatError("the data ends inside a number") from None
         except DecodeError:
             raise FormatError(f"the number at byte {self.at} is too long") from None
         return number
@@ -45,7 +45,7 @@ class Cursor:
     def take(self, size: int) -> bytes:
         end = self.at + size
         if size < 0 or end > len(self.data):
-            raise FormatError(f"the {size} bytes at byte {self.at} reach past its end")
+            raise FormatError(f"the {size} bytes at byte {self.at} reach past the end of the data")
         found = self.data[self.at : end]
         self.at = end
         return found
@@ -56,9 +56,9 @@ Reader = Callable[[Cursor, int], Any]
 
 
 def compile_schema(text: str, references: Sequence[str] = ()) -> Reader:
-    """Returns a function that reads values of the schema. `references` are schemas whose names the schema uses.
+    """Returns a function that reads values of the schema. Raises FormatError.
 
-    Raises FormatError.
+    `references` are the texts of schemas that define types which the schema names.
     """
     compiler = _Compiler()
     for each in references:
@@ -67,7 +67,7 @@ def compile_schema(text: str, references: Sequence[str] = ()) -> Reader:
 
 
 def decode(reader: Reader, data: bytes, start: int, room: Room) -> Any:
-    """Returns the value that begins at `start` and ends with the data. Raises FormatError."""
+    """Decodes the bytes from `start` to the end of the data as one value. Raises FormatError."""
     cursor = Cursor(data, start, room)
     found = reader(cursor, 0)
     if cursor.at != len(data):
@@ -174,7 +174,10 @@ def _shown_number(show: Callable[[int], int | str]) -> Reader:
 
 
 def _decimal(schema: dict[str, Any]) -> Callable[[bytes], str] | None:
-    """Returns a function that shows a decimal as text; None if the scale is not valid, as Avro ignores it then."""
+    """Returns a function that turns the bytes of a decimal into text.
+
+    Returns None if the scale is invalid: Avro then treats the type as plain bytes.
+    """
     scale = schema.get("scale", 0)
     if type(scale) is not int or not 0 <= scale <= SCALE_MAX:
         return None
@@ -194,7 +197,7 @@ def _duration(data: bytes) -> dict[str, int]:
 
 
 def _of_bytes(schema: dict[str, Any], size: int | None) -> Callable[[bytes], Any]:
-    """Returns the function that shows bytes, or a fixed type of `size` bytes."""
+    """Returns the function that turns bytes of this type into a JSON value. `size` is the size of a fixed type."""
     match schema.get("logicalType"), size:
         case "decimal", _:
             if (shown := _decimal(schema)) is not None:
@@ -226,7 +229,7 @@ class _Compiler:
         if isinstance(schema, list):
             return self._union(schema, namespace, depth)
         if not isinstance(schema, dict):
-            raise FormatError(f"the Avro schema has {str(schema)[:40]!r} in place of a type")
+            raise FormatError(f"the Avro schema has {str(schema)[:40]!r} in the place of a type")
         return self._complex(schema, namespace, depth)
 
     def _complex(self, schema: dict[str, Any], namespace: str, depth: int) -> Reader:
@@ -260,7 +263,7 @@ class _Compiler:
         """Returns the full name of a named type, and the namespace of the types inside it."""
         name, own = schema.get("name"), schema.get("namespace", namespace)
         if not isinstance(name, str) or not isinstance(own, str):
-            raise FormatError(f"the Avro schema has a type {schema.get('type')} without a name")
+            raise FormatError(f"the Avro schema has a type of kind {schema.get('type')} without a name")
         full = name if "." in name or not own else f"{own}.{name}"
         self.known.add(full)
         return full, full.rpartition(".")[0]
@@ -337,7 +340,7 @@ def _variable(show: Callable[[bytes], Any]) -> Reader:
 
 
 def _blocks(cursor: Cursor) -> Iterator[None]:
-    """Yields once for each element of an array or a map, whose elements come in blocks with a count."""
+    """Yields once for each element of an array or map. Avro stores the elements in blocks; each begins with a count."""
     while count := cursor.long():
         if count < 0:
             cursor.long()  # the bytes of the block

@@ -23,19 +23,22 @@ MISSING = "package protobuf is missing: run `pip install 'penstock[formats]'`"
 
 
 def parse_set(data: bytes) -> list[bytes]:
-    """Returns the files of a descriptor set, each encoded. Raises FormatError."""
+    """Returns the encoded file descriptors of a descriptor set. Raises FormatError."""
     messages, errors = _library("descriptor_pb2"), _library("message")
     try:
         files = messages.FileDescriptorSet.FromString(data).file
     except errors.DecodeError:
-        raise FormatError("it is not a descriptor set of `protoc --descriptor_set_out`") from None
+        raise FormatError("the file is not a descriptor set of `protoc --descriptor_set_out`") from None
     if not files:
-        raise FormatError("it is a descriptor set without files")
+        raise FormatError("the file is a descriptor set without files")
     return [each.SerializeToString() for each in files]
 
 
 def named_file(data: bytes, name: str) -> bytes:
-    """Returns an encoded file descriptor under the name by which other files import it. Raises FormatError."""
+    """Returns the file descriptor, still encoded, with its name changed to `name`. Raises FormatError.
+
+    Other files import the file by this name.
+    """
     messages, errors = _library("descriptor_pb2"), _library("message")
     try:
         file = messages.FileDescriptorProto.FromString(data)
@@ -47,7 +50,10 @@ def named_file(data: bytes, name: str) -> bytes:
 
 
 def link(files: Sequence[bytes]) -> Any:
-    """Returns the linked descriptor of the last file. The files before it have its imports. Raises FormatError."""
+    """Returns the descriptor of the last file, linked with the files that it imports. Raises FormatError.
+
+    The imported files come before the files that import them.
+    """
     messages, errors = _library("descriptor_pb2"), _library("message")
     pool = _library("descriptor_pool").DescriptorPool()
     added: dict[str, bytes] = {}
@@ -63,7 +69,7 @@ def link(files: Sequence[bytes]) -> Any:
                 pool.AddSerializedFile(each)
         return pool.FindFileByName(name)
     except (KeyError, TypeError, ValueError, errors.DecodeError) as error:
-        raise FormatError(f"its descriptors can't be linked: {str(error)[:300]}") from None
+        raise FormatError(f"the descriptors can't be linked: {str(error)[:300]}") from None
 
 
 def _add_well_known(pool: Any, name: str, added: dict[str, bytes]) -> None:
@@ -76,7 +82,10 @@ def _add_well_known(pool: Any, name: str, added: dict[str, bytes]) -> None:
 
 
 def find_message(file: Any, name: str) -> Any:
-    """Returns the message type with this full name, in the file or in the files that it was linked with."""
+    """Returns the message type with this full name, from the file or from the files that it imports.
+
+    Raises FormatError.
+    """
     try:
         return file.pool.FindMessageTypeByName(name)
     except KeyError:
@@ -84,7 +93,10 @@ def find_message(file: Any, name: str) -> Any:
 
 
 def message_at(file: Any, path: Sequence[int]) -> Any:
-    """Returns the message type at a path of indexes: (1, 0) is the first type inside the second one."""
+    """Returns the message type at a path of indexes. Raises FormatError.
+
+    The path (1, 0) means: the first type that is nested in the file's second type.
+    """
     types = list(file.message_types_by_name.values())
     found = None
     for index in path:

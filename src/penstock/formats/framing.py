@@ -1,5 +1,7 @@
-"""Reads the prefix that clients of a schema registry write: a zero byte, the schema's id, and for Protobuf the path of
-the message in its file. Pure."""
+"""Reads the prefix that clients of a schema registry write in front of data. Pure code.
+
+The prefix is a zero byte and the schema's id. For Protobuf, the path of the message type in its file follows.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +15,26 @@ PATH_MAX = 32
 
 
 def schema_id(data: bytes) -> int | None:
-    """Returns the schema id in front of the data; None if the data has no such prefix."""
+    """Returns the schema id in the registry prefix; None if the data has no such prefix."""
     if len(data) < REGISTRY_PREFIX or data[0]:
         return None
     return int.from_bytes(data[1:REGISTRY_PREFIX], "big")
 
 
 def message_path(data: bytes) -> tuple[tuple[int, ...], int]:
-    """Returns the path of the message type in its file, and the position of the message.
+    """Returns the path of the message type in its file, and the position at which the message begins.
 
-    (1, 0) is the first message type inside the second one. A single zero is short for the first message type.
+    The path (1, 0) means: the first type that is nested in the file's second type. An empty path in the data means the
+    file's first type, and is returned as (0,).
     """
     try:
         count, at = read_varint(data, REGISTRY_PREFIX)
         if not 0 <= count <= PATH_MAX:
-            raise FormatError(f"the path of its message type has {count} parts")
+            raise FormatError(f"the path of the message type has {count} parts, but the maximum is {PATH_MAX}")
         path = []
         for _ in range(count):
             index, at = read_varint(data, at)
             path.append(index)
     except (IndexError, DecodeError):
-        raise FormatError("it ends inside the path of its message type") from None
+        raise FormatError("the data ends inside the path of the message type") from None
     return tuple(path) or (0,), at

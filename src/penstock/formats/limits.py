@@ -1,4 +1,4 @@
-"""Limits what one decoded value may hold, and converts numbers for readers of JSON. Pure."""
+"""Limits the size of a decoded value, and converts numbers that JSON readers can't represent. Pure code."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 class FormatError(ValueError):
-    """Raised if data or a schema can't be decoded. The message is a clause that says why, without a full stop."""
+    """Raised if data or a schema can't be decoded. The message gives the reason, without a full stop."""
 
 
 @contextmanager
 def schema_errors() -> Iterator[None]:
-    """Turns errors of a schema with parts of wrong types, or without a part, into FormatError.
+    """Turns the errors that an invalid schema causes inside the `with` block into FormatError.
 
-    Anyone who may register a schema chooses its content: a schema must not make a whole answer fail.
+    A user who may register schemas can register invalid ones. They must not make a whole HTTP response fail.
     """
     try:
         yield
     except FormatError:
         raise
     except (TypeError, ValueError, KeyError, AttributeError, RecursionError) as error:
-        raise FormatError(f"its schema can't be used ({type(error).__name__})") from error
+        raise FormatError(f"the schema can't be used ({type(error).__name__})") from error
 
 
 class Room:
-    """Counts decoded values and their text. Raises FormatError if there are too many of them."""
+    """Holds how many values and how much text may still be decoded. `take` raises FormatError beyond the limit."""
 
     __slots__ = ("text", "values")
 
@@ -54,27 +54,27 @@ class Room:
             raise FormatError("the record has too many values or too much text to be shown")
 
     def part(self) -> Room:
-        """Returns the room of one value: at most VALUES_MAX and TEXT_MAX, and no more than is left here."""
+        """Returns the limits for the next key or value: VALUES_MAX and TEXT_MAX, or the rest of these limits."""
         return Room(min(VALUES_MAX, self.values), min(TEXT_MAX, self.text))
 
     def spend(self, before: Room, after: Room) -> None:
-        """Takes what one value used of its room."""
+        """Subtracts the difference of `before` and `after`, the limits before and after a key or value was decoded."""
         self.values -= before.values - max(after.values, 0)
         self.text -= before.text - max(after.text, 0)
 
 
 def check_depth(depth: int) -> None:
     if depth > DEPTH_MAX:
-        raise FormatError(f"it is nested deeper than {DEPTH_MAX} levels")
+        raise FormatError(f"the data or its schema is nested deeper than {DEPTH_MAX} levels")
 
 
 def exact(number: int) -> int | str:
-    """Returns a whole number as JSON readers can hold it: as text if they would round it."""
+    """Returns an integer unchanged, or as text if it is so large that JavaScript would round it."""
     return number if -EXACT_MAX <= number <= EXACT_MAX else str(number)
 
 
 def finite(number: float) -> float | str:
-    """Returns a number that JSON can hold: NaN and infinities become text."""
+    """Returns a float unchanged; NaN and infinities become text, because JSON has no numbers for them."""
     if math.isfinite(number):
         return number
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
@@ -83,7 +83,7 @@ def finite(number: float) -> float | str:
 def instant(number: int, digits: int, zone: str = "Z") -> int | str:
     """Returns a time since 1970 as ISO 8601 text. `digits` counts the digits after the second: 3 for milliseconds.
 
-    Returns the number itself if it is outside the years 1 to 9999.
+    Returns the number itself if the time is outside the years 1 to 9999.
     """
     seconds, rest = divmod(number, 10**digits)
     try:

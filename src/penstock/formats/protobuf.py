@@ -1,8 +1,8 @@
-"""Decodes Protobuf messages by the descriptor of their type. Pure, apart from package protobuf, which has the types.
+"""Decodes Protobuf messages with the descriptor of their type. Pure code.
 
-Fields are shown under their names, and fields that the type does not have under their numbers. Only fields that are in
-the message are shown, as `protoc --decode` does. Bytes are base64; timestamps, durations and wrappers are shown as in
-Protobuf's own JSON.
+The result is a dict from field names to values, as `protoc --decode` prints them: a field that is not in the message is
+left out, and a field that the type does not define has its number as its name. Bytes become base64; timestamps,
+durations and wrappers have the form of Protobuf's own JSON. Package protobuf provides the descriptors.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WRAPPERS = frozenset(
 
 
 def decode(message_type: Any, data: bytes, start: int, room: Room) -> Any:
-    """Returns the message that begins at `start` and ends with the data. Raises FormatError."""
+    """Decodes the bytes from `start` to the end of the data as one message. Raises FormatError."""
     return _message(message_type, read_message(data, start, room), room, 0)
 
 
@@ -63,7 +63,7 @@ def _fits(field: Any, wire: Wire) -> bool:
 
 
 def _value(field: Any, given: list[WireField], room: Room, depth: int) -> Any:
-    """Returns the value of a field from its occurrences in the message."""
+    """Returns the value of a field. `given` lists all occurrences of the field in the message."""
     if is_map(field):
         entries = (_single(field, each.raw, room, depth) for each in given)
         types = field.message_type.fields_by_name
@@ -90,11 +90,11 @@ def _values(field: Any, given: WireField, room: Room, depth: int) -> list[Any]:
 
 
 def _unpacked(data: bytes, wire: Wire, room: Room) -> list[int]:
-    """Returns the numbers of a packed field."""
+    """Returns the numbers of a packed repeated field."""
     found: list[int] = []
     at, size = 0, {Wire.FIXED64: 8, Wire.FIXED32: 4}.get(wire, 0)
     if size and len(data) % size:
-        raise FormatError(f"a packed field ends {len(data) % size} bytes after its last number")
+        raise FormatError(f"a packed field has {len(data) % size} bytes after its last number")
     while at < len(data):
         room.take()
         if size:
@@ -142,7 +142,7 @@ def _number(field: Any, raw: int) -> Any:
 
 
 def _shown(message_type: Any, found: dict[str, Any]) -> Any:
-    """Returns timestamps and durations as text, and wrappers as their value; other messages as they are."""
+    """Returns a timestamp or duration as text, and a wrapper message as its value. Any other message is unchanged."""
     name = message_type.full_name
     if name in _WRAPPERS:
         return found.get("value", _default(message_type.fields_by_name["value"]))
@@ -157,7 +157,7 @@ def _shown(message_type: Any, found: dict[str, Any]) -> Any:
 
 
 def _default(field: Any) -> Any:
-    """Returns the value of a field that is left out of a wrapper or of an entry of a map."""
+    """Returns the default value of a field that a wrapper message or a map entry leaves out."""
     if field.type == _MESSAGE:
         return {}
     if field.type == _ENUM:

@@ -1,7 +1,4 @@
-"""Reads Protobuf's wire format without a schema: numbers of fields and their raw values. Pure.
-
-`decode_raw` shows a message by the numbers of its fields, as `protoc --decode_raw` does.
-"""
+"""Reads Protobuf's wire format without a schema: the field numbers and the raw values. Pure code."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from penstock.protocol.primitives import DecodeError, read_uvarlong
 
 
 class Wire(IntEnum):
-    """The wire types of fields."""
+    """Lists the wire types of Protobuf."""
 
     VARINT = 0
     FIXED64 = 1
@@ -32,7 +29,7 @@ class WireField(NamedTuple):
 
 
 def read_message(data: bytes, start: int, room: Room, depth: int = 0) -> list[WireField]:
-    """Returns the fields of the message that begins at `start` and ends with the data. Raises FormatError."""
+    """Reads one message, from `start` to the end of the data, and returns its fields. Raises FormatError."""
     found, end = _fields(data, start, None, room, depth)
     assert end == len(data)
     return found
@@ -43,13 +40,16 @@ def read_number(data: bytes, at: int) -> tuple[int, int]:
     try:
         return read_uvarlong(data, at)
     except IndexError:
-        raise FormatError("it ends inside a number") from None
+        raise FormatError("the data ends inside a number") from None
     except DecodeError:
         raise FormatError(f"the number at byte {at} is too long") from None
 
 
 def _fields(data: bytes, at: int, group: int | None, room: Room, depth: int) -> tuple[list[WireField], int]:
-    """Returns the fields up to the end of the data, or up to the end of group `group`, and the position after it."""
+    """Returns the fields from `at` on, and the position after the last of them.
+
+    Reads to the end of the data, or to the end of the group with the number `group`. Raises FormatError.
+    """
     check_depth(depth)
     found: list[WireField] = []
     while at < len(data):
@@ -57,7 +57,7 @@ def _fields(data: bytes, at: int, group: int | None, room: Room, depth: int) -> 
         tag, at = read_number(data, at)
         number, kind = tag >> 3, tag & 7
         if not 0 < number < 1 << 29 or kind > Wire.FIXED32:
-            raise FormatError(f"there is no field at byte {began}")
+            raise FormatError(f"no valid field begins at byte {began}")
         wire = Wire(kind)
         raw: Any = None
         room.take()
@@ -74,27 +74,30 @@ def _fields(data: bytes, at: int, group: int | None, room: Room, depth: int) -> 
                 raw, at = _fields(data, at, number, room, depth + 1)
             case Wire.GROUP_END:
                 if number != group:
-                    raise FormatError(f"group {number} ends at byte {began}, where it is not open")
+                    raise FormatError(f"group {number} ends at byte {began}, but this group is not open")
                 return found, at
         found.append(WireField(number, wire, raw))
     if group is not None:
-        raise FormatError(f"group {group} does not end")
+        raise FormatError(f"group {group} does not end before the data ends")
     return found, at
 
 
 def _part(data: bytes, at: int, size: int) -> bytes:
     if at + size > len(data):
-        raise FormatError(f"the {size} bytes at byte {at} reach past its end")
+        raise FormatError(f"the {size} bytes at byte {at} reach past the end of the data")
     return data[at : at + size]
 
 
 def decode_raw(data: bytes, start: int, room: Room) -> dict[str, Any]:
-    """Returns the message by the numbers of its fields. Raises FormatError."""
+    """Decodes a message without its schema: returns a dict by field number, as `protoc --decode_raw` prints it.
+
+    Raises FormatError.
+    """
     return raw_fields(read_message(data, start, room), room, 0)
 
 
 def raw_fields(fields: list[WireField], room: Room, depth: int) -> dict[str, Any]:
-    """Returns fields by their numbers; a field that is there several times is a list."""
+    """Returns a dict from field number to value. A field that occurs several times has a list of its values."""
     found: dict[str, list[Any]] = {}
     for each in fields:
         found.setdefault(str(each.number), []).append(_raw(each, room, depth))
@@ -111,7 +114,7 @@ def _raw(field: WireField, room: Room, depth: int) -> Any:
 
 
 def _guessed(data: bytes, room: Room, depth: int) -> Any:
-    """Returns bytes as text if they are printable, otherwise as a message if they can be one, otherwise as base64."""
+    """Guesses the meaning of bytes: printable text, otherwise a message, otherwise other text or base64."""
     room.take(len(data))
     try:
         text: str | None = data.decode()

@@ -1,7 +1,7 @@
-"""Gets schemas by their id from a schema registry with Confluent's API, and caches them. It blocks: use a thread.
+"""Gets schemas by their id from a schema registry with Confluent's API, and caches them. The calls block: use a thread.
 
-The operator chooses the registry; the data chooses only the id. So the number of cached ids is limited, an id that the
-registry does not know is not asked for again for some time, and a registry that failed gets a pause.
+The id comes from the data, so a producer can choose any id. Therefore the number of cached ids is limited, an id that
+the registry does not know is requested again only after some time, and so is any id after the registry has failed.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Registry:
         tls: ssl.SSLContext | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Raises ValueError if the URL can't be used. The message does not name the property.
+        """Creates a client of the registry at `url`. `user` is `name:password`, or empty.
 
-        `user` is `name:password`.
+        Raises ValueError if the URL is invalid. The caller adds the name of the property to the message.
         """
         self._url = url.rstrip("/")
         self._tls = tls
@@ -106,7 +106,10 @@ class Registry:
                 raise FormatError(f"schema {origin} has the unknown type {str(other)[:40]!r}")
 
     def _references(self, answer: dict[str, Any]) -> list[_Reference]:
-        """Returns the schemas that a schema refers to; a schema comes after those that it uses."""
+        """Returns the schemas that a schema refers to, directly or through other schemas.
+
+        Each schema comes after the schemas that it refers to itself.
+        """
         found: list[_Reference] = []
         asked: set[str] = set()
 
@@ -116,7 +119,7 @@ class Registry:
                     continue
                 asked.add(place)
                 if len(asked) > REFERENCES_MAX:
-                    raise FormatError(f"the schema refers to more than {REFERENCES_MAX} others")
+                    raise FormatError(f"the schema refers to more than {REFERENCES_MAX} other schemas")
                 inner = self._get(place)
                 visit(inner)
                 found.append(_Reference(place, name, inner))
@@ -131,8 +134,8 @@ class Registry:
             data = base64.b64decode(text, validate=True)
         except (binascii.Error, ValueError):
             raise FormatError(
-                "the registry gives Protobuf schemas as text only: compile the schema with `protoc --include_imports "
-                "--descriptor_set_out`, and put it into the directory of schemas as id-NUMBER.desc"
+                "the registry returns Protobuf schemas only as text: compile the schema with `protoc --include_imports "
+                "--descriptor_set_out`, and put the file into the directory of schemas as id-NUMBER.desc"
             ) from None
         return named_file(data, name)
 

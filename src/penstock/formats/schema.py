@@ -1,4 +1,4 @@
-"""Defines schemas of keys and values: each decodes data, with or without a registry's prefix. Pure."""
+"""Defines Avro, Protobuf and JSON schemas. Each schema decodes data with or without a registry prefix. Pure code."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ProtobufSchema:
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """Stands for a JSON schema: the data is JSON, which needs no schema to be shown."""
+    """Represents a JSON schema. Its content is not kept, because JSON can be decoded without a schema."""
 
     origin: str
     kind: ClassVar[str] = "json"
@@ -67,15 +67,15 @@ Schema = AvroSchema | ProtobufSchema | JsonSchema
 
 
 def decode_json(data: bytes, room: Room) -> Any:
-    """Returns JSON as a value that every reader of JSON holds exactly. Raises FormatError."""
+    """Parses JSON. Integers that JavaScript would round, NaN and infinities become text. Raises FormatError."""
     try:
         return _bounded(json.loads(data), room, 0)
     except RecursionError:
-        raise FormatError("it is nested too deeply") from None
+        raise FormatError("the data is nested too deeply") from None
     except FormatError:
         raise
     except ValueError as error:
-        raise FormatError(f"it is not JSON: {error}") from None
+        raise FormatError(f"the data is not JSON: {error}") from None
 
 
 def _bounded(value: Any, room: Room, depth: int) -> Any:

@@ -1,7 +1,7 @@
-"""Finds the schema of a key or value: by the registry id in front of it, or by its topic. It reads files and asks the
-registry, so call it in one thread.
+"""Finds the schema of a key or value: by the registry id in the data's prefix, or by the topic's name.
 
-A directory of schemas has files with these names:
+The functions block on files and on the registry, so call them in a thread. The files of a schema directory have these
+names:
 
     orders-value.avsc              Avro, for values of topic orders; orders-key.avsc for its keys
     orders-value.desc              Protobuf, a descriptor set; values are of the first message type of its last file
@@ -30,7 +30,7 @@ Stamp = tuple[int, int]
 
 
 class Schemas:
-    """Holds the sources of schemas, and the schemas that were read lately."""
+    """Reads schemas from a directory or a registry, and caches them."""
 
     def __init__(self, directory: str = "", registry: Registry | None = None) -> None:
         self.directory = directory
@@ -38,13 +38,14 @@ class Schemas:
         self._files: OrderedDict[str, tuple[Stamp, Schema]] = OrderedDict()
 
     def __bool__(self) -> bool:
-        """Returns True if there is any source of schemas."""
+        """Returns True if a directory or a registry is set."""
         return bool(self.directory) or self.registry is not None
 
     def names(self) -> dict[str, str]:
-        """Returns the files of the directory by subject: `orders-value` or `id-7`. Avro comes before Protobuf.
+        """Returns the name of the file for each subject, such as `orders-value` or `id-7`.
 
-        Raises FormatError if the directory can't be listed.
+        If a subject has an Avro file and a Protobuf file, returns the Avro file. Raises FormatError if the directory
+        can't be listed.
         """
         if not self.directory:
             return {}
@@ -59,7 +60,7 @@ class Schemas:
         return found
 
     def read(self, name: str) -> Schema:
-        """Returns the schema in a file of the directory. Raises FormatError."""
+        """Returns the schema in a file of the directory. Compiles it only if it has changed. Raises FormatError."""
         path = os.path.join(self.directory, name)
         try:
             with open(path, "rb") as file:
@@ -96,7 +97,7 @@ def _compile(name: str, data: bytes) -> Schema:
 
 @dataclass(slots=True)
 class LookUp:
-    """Finds the schemas for one answer. Lists the directory once, and asks for a limited number of ids."""
+    """Finds the schemas for one response. Lists the directory once, and requests at most `max_ids` registry ids."""
 
     schemas: Schemas
     max_ids: int
@@ -104,7 +105,7 @@ class LookUp:
     _ids: set[int] = field(default_factory=set)
 
     def by_id(self, number: int) -> Schema | None:
-        """Returns the schema with a registry id; None if there is no registry and no file with this id.
+        """Returns the schema with this registry id; None if there is no file for the id and no registry.
 
         Raises FormatError.
         """
@@ -115,12 +116,12 @@ class LookUp:
             return None
         if number not in self._ids:
             if len(self._ids) >= self.max_ids:
-                raise FormatError(f"its schema has another id than the first {self.max_ids} schemas of this answer")
+                raise FormatError(f"this response already uses {self.max_ids} schema ids: request fewer records")
             self._ids.add(number)
         return self.schemas.registry.schema(number)
 
     def by_subject(self, subject: str) -> Schema | None:
-        """Returns the schema of a topic's keys or values; None if the directory has none. Raises FormatError."""
+        """Returns the schema for a subject such as `orders-value`; None if it has no file. Raises FormatError."""
         file = self._file(subject)
         return None if file is None else self.schemas.read(file)
 

@@ -1,7 +1,7 @@
 """Shows keys and values in a chosen view: text, JSON, Avro, Protobuf or bytes.
 
-The result is a JSON object with the data itself, as `text` if it is UTF-8 or else as `base64`. A decoded view adds
-`view`, `decoded` and `schema`. If the data can't be decoded, `problem` says why, and the data is still there.
+The result is a JSON object. It always has the original data: as `text` if the data is UTF-8, otherwise as `base64`. A
+decoded view adds `view`, `decoded` and `schema`. If the data can't be decoded, `problem` has the reason.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Shown = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class AnswerLimits:
-    """Limits all views of one answer together. Keys and values beyond them are shown without a view."""
+    """Holds the limits for decoding all keys and values of one response. The data beyond the limits is not decoded."""
 
     values: int = 5 * VALUES_MAX
     text: int = 2 * 1024 * 1024
@@ -45,7 +45,7 @@ NO_LIMITS = AnswerLimits(sys.maxsize, sys.maxsize, math.inf, sys.maxsize)
 
 
 def shown(data: bytes | None) -> Shown | None:
-    """Returns data for JSON: as text if it is UTF-8, otherwise as base64; null stays null."""
+    """Returns the data as a JSON object with `text` if it is UTF-8, otherwise with `base64`; None for null."""
     if data is None:
         return None
     try:
@@ -60,7 +60,7 @@ def _as_base64(data: bytes) -> Shown:
 
 @dataclass(slots=True)
 class Viewing:
-    """Shows the keys and values of one answer, within the limits of an answer."""
+    """Converts the keys and values of one response to JSON, within the limits of a response."""
 
     schemas: Schemas
     topic: str
@@ -77,7 +77,7 @@ class Viewing:
         self._room = Room(self.limits.values, self.limits.text)
 
     def show(self, part: str, data: bytes | None) -> Shown | None:
-        """Returns a key or value in its view. It may read files and ask the registry: call it in a thread."""
+        """Returns a key or value in its view. Call it in a thread, because it may block on files and the network."""
         view = self.views.get(part, AUTO)
         if data is None:
             return None
@@ -98,7 +98,7 @@ class Viewing:
         return found | (decoded or {})
 
     def _decoded(self, part: str, view: str, data: bytes) -> Shown | None:
-        """Returns the decoded view; None if AUTO finds no schema. Raises FormatError."""
+        """Returns the decoded data; None if the view is AUTO and there is no schema. Raises FormatError."""
         self._check(data)
         if view == JSON:
             return {"view": JSON, "decoded": self._within(lambda room: decode_json(_without_prefix(data), room))}
@@ -109,7 +109,7 @@ class Viewing:
             return None
         if view == AVRO:
             where = f"{self.topic}-{part}.avsc in penstock.schemas.dir"
-            raise FormatError(f"there is no schema for it: add {where}, or set penstock.schema.registry.url")
+            raise FormatError(f"there is no Avro schema: add {where}, or set penstock.schema.registry.url")
         return {"view": PROTOBUF, "decoded": self._within(lambda room: _raw_message(data, room)), "schema": None}
 
     def _check(self, data: bytes) -> None:
@@ -118,9 +118,9 @@ class Viewing:
             self._stop_s = now_s + self.limits.seconds
         if now_s > self._stop_s:
             seconds = self.limits.seconds
-            raise FormatError(f"the views of this answer took longer than {seconds:g} s; ask for fewer records")
+            raise FormatError(f"the views of this response took longer than {seconds:g} s: request fewer records")
         if len(data) > DATA_MAX_BYTES:
-            raise FormatError(f"it has {len(data)} bytes, and views are limited to {DATA_MAX_BYTES}")
+            raise FormatError(f"the data has {len(data)} bytes, and views are limited to {DATA_MAX_BYTES}")
 
     def _within(self, decode: Callable[[Room], Any]) -> Any:
         room = self._room.part()
@@ -131,9 +131,9 @@ class Viewing:
             self._room.spend(before, room)
 
     def _by(self, schema: Schema, framings: Sequence[bool], data: bytes) -> Any:
-        """Returns the data decoded with a registry's prefix (True) or without it (False), in the order of `framings`.
+        """Decodes the data with the schema. Tries each of `framings` in turn: True if the data has a registry prefix.
 
-        Raises the FormatError of the first one if all of them fail.
+        If no attempt succeeds, raises the FormatError of the first attempt.
         """
         problems = []
         for framed in framings:
@@ -144,10 +144,10 @@ class Viewing:
         raise problems[0]
 
     def _schema(self, part: str, view: str, data: bytes) -> tuple[Schema | None, Sequence[bool]]:
-        """Returns the schema for the data, and how the data may be framed.
+        """Returns the schema, and for each attempt to decode the data, whether to expect a registry prefix.
 
-        The id in a registry's prefix decides first. If its schema can't be had, the topic's own schema is taken; then
-        the first bytes may also be data that only looks like a prefix.
+        The schema with the id in the prefix comes first. If there is none, the topic's own schema is used, and the data
+        is tried with a prefix and without one, because any data may begin with the same bytes as a prefix.
         """
         number, problem = schema_id(data), None
         if number is not None:
@@ -166,10 +166,10 @@ class Viewing:
 
 
 def _without_prefix(data: bytes) -> bytes:
-    """Returns JSON without a registry's prefix: no JSON begins with a zero byte."""
+    """Returns JSON without its registry prefix. JSON never begins with a zero byte, but the prefix does."""
     return data if schema_id(data) is None else data[REGISTRY_PREFIX:]
 
 
 def _raw_message(data: bytes, room: Room) -> dict[str, Any]:
-    """Returns a message without a schema. No message begins with a zero byte, so this must be a registry's prefix."""
+    """Decodes a message without its schema. A message never begins with a zero byte, but a registry prefix does."""
     return decode_raw(data, 0 if schema_id(data) is None else message_path(data)[1], room)

@@ -197,8 +197,8 @@ def test_text_and_names_count_towards_the_size_of_a_view() -> None:
         ({"type": "record", "fields": []}, "without a name"),
         ({"type": "enum", "name": "E"}, "no list of symbols"),
         ({"type": "fixed", "name": "F", "size": -1}, "no size"),
-        (7, "in place of a type"),
-        ({"type": {"type": "array"}}, "in place of a type"),
+        (7, "in the place of a type"),
+        ({"type": {"type": "array"}}, "in the place of a type"),
     ],
 )
 def test_a_schema_that_is_wrong_is_refused_with_the_reason(schema: Any, reason: str) -> None:
@@ -222,8 +222,8 @@ def test_schemas_that_are_no_json_or_nested_too_deeply_are_refused() -> None:
     [
         ("long", b"", "ends inside a number"),
         ("long", b"\xff" * 11, "too long"),
-        ("string", b"\x08ab", "reach past its end"),
-        ("bytes", b"\x01", "reach past its end"),
+        ("string", b"\x08ab", "reach past the end"),
+        ("bytes", b"\x01", "reach past the end"),
         ("int", b"\x02\x02", "1 bytes follow"),
         (["null"], b"\x02", "has no type 1"),
         ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x02", "has no symbol 1"),

@@ -229,12 +229,12 @@ def test_a_message_with_very_many_fields_is_refused() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"\x00\x01", "no field at byte 0"),
-        (b"\x0f", "no field at byte 0"),
+        (b"\x00\x01", "no valid field begins at byte 0"),
+        (b"\x0f", "no valid field begins at byte 0"),
         (b"\x08", "ends inside a number"),
         (b"\x08" + b"\xff" * 11, "too long"),
-        (b"\x0a\x05ab", "reach past its end"),
-        (b"\x09abc", "reach past its end"),
+        (b"\x0a\x05ab", "reach past the end"),
+        (b"\x09abc", "reach past the end"),
         (b"\xda\x06\x03abc", "3 bytes after its last number"),
     ],
 )

@@ -93,7 +93,7 @@ def test_json_is_shown_with_numbers_that_every_reader_holds() -> None:
     for wrong in (b"{", b"[" * 5000, b'"\xff"', b"1" * 5000):
         found = view(Schemas(), wrong, "json")
         assert found is not None
-        assert found["problem"].startswith("The value can't be shown as JSON: it is ")
+        assert found["problem"].startswith("The value can't be shown as JSON: the data is ")
 
 
 def test_protobuf_without_a_schema_is_shown_by_numbers_and_avro_is_not_shown() -> None:
@@ -134,7 +134,10 @@ def test_a_value_that_does_not_fit_its_schema_is_shown_with_the_reason_and_its_d
     found = view(Schemas(str(directory)), b"{}")
     assert found is not None
     assert found["text"] == "{}"
-    assert found["problem"] == "The value can't be shown by its schema: the -63 bytes at byte 2 reach past its end."
+    assert (
+        found["problem"]
+        == "The value can't be shown by its schema: the -63 bytes at byte 2 reach past the end of the data."
+    )
 
 
 def test_a_changed_schema_is_read_again_and_an_unchanged_one_is_kept(directory: Path) -> None:
@@ -407,7 +410,7 @@ def test_an_error_inside_a_schema_is_a_problem_of_the_value_and_is_remembered(
     monkeypatch.setattr("penstock.formats.schema.AvroSchema.compile", fail)
     schemas = fake.schemas()
     for _ in range(2):
-        assert "its schema can't be used" in view(schemas, prefix(1) + AVRO)["problem"]  # type: ignore[index]
+        assert "the schema can't be used" in view(schemas, prefix(1) + AVRO)["problem"]  # type: ignore[index]
     assert fake.asked == ["/schemas/ids/1"]
 
 
@@ -415,7 +418,7 @@ def test_an_answer_looks_up_a_limited_number_of_ids_and_references(fake: FakeReg
     viewing = Viewing(fake.schemas(), "orders", {}, now_s=lambda: 0.0)
     found = [viewing.show("value", prefix(number) + AVRO) for number in range(ANSWER_LIMITS.ids + 1)]
     assert len(fake.asked) == ANSWER_LIMITS.ids
-    assert "another id" in found[-1]["problem"]  # type: ignore[index]
+    assert "already uses 20 schema ids" in found[-1]["problem"]  # type: ignore[index]
     many = [{"name": str(each), "subject": str(each), "version": 1} for each in range(REFERENCES_MAX + 1)]
     fake.answers |= {f"/subjects/{each}/versions/1": {"schema": '"int"'} for each in range(REFERENCES_MAX + 1)}
     fake.answers["/schemas/ids/99"] = {"schema": '"int"', "references": many}

@@ -1,4 +1,4 @@
-"""Avro: the same values as fastavro reads, logical types as text, and limits that no value and no schema passes."""
+"""Tests the Avro decoder: it returns the same values as fastavro, shows logical types as text, and has limits."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def plain() -> st.SearchStrategy[Pair]:
 
 
 def _records(schema: Any) -> int:
-    """Returns the number of records in a schema: a record around it gets this number, so that names are unique."""
+    """Returns the number of record types in a schema. The next outer record has this number in its unique name."""
     return json.dumps(schema).count('"record"')
 
 
@@ -75,7 +75,7 @@ def containers(draw: st.DrawFn, inner: st.SearchStrategy[Pair]) -> Pair:
 
 
 def expected(value: Any) -> Any:
-    """Returns a value of fastavro as a view shows it."""
+    """Converts a value of fastavro to the form that Penstock shows: base64 for bytes, text for large numbers."""
     match value:
         case bool() | None | str():
             return value
@@ -91,7 +91,7 @@ def expected(value: Any) -> Any:
 
 
 @given(st.recursive(plain(), containers, max_leaves=4))
-def test_values_are_decoded_as_fastavro_decodes_them(pair: Pair) -> None:
+def test_avro_values_are_decoded_as_fastavro_decodes_them(pair: Pair) -> None:
     fastavro = pytest.importorskip("fastavro")
     schema, value = pair
     data = encoded(schema, value)
@@ -100,7 +100,7 @@ def test_values_are_decoded_as_fastavro_decodes_them(pair: Pair) -> None:
 
 
 @given(st.recursive(plain(), containers, max_leaves=4), st.binary(max_size=64))
-def test_any_bytes_are_decoded_to_json_or_refused(pair: Pair, data: bytes) -> None:
+def test_decoding_any_bytes_as_avro_returns_json_or_raises_format_error(pair: Pair, data: bytes) -> None:
     try:
         found = decoded(pair[0], data)
     except FormatError:
@@ -138,25 +138,25 @@ def test_any_bytes_are_decoded_to_json_or_refused(pair: Pair, data: bytes) -> No
         ({"type": "fixed", "name": "x", "size": 2}, b"\xff\x00", "/wA="),
     ],
 )
-def test_logical_and_named_types_are_shown_as_text(schema: Any, value: Any, shown: str) -> None:
+def test_avro_logical_types_and_named_types_are_shown_as_text(schema: Any, value: Any, shown: str) -> None:
     assert decoded(schema, encoded(schema, value)) == shown
 
 
-def test_numbers_outside_of_a_logical_type_stay_numbers() -> None:
+def test_avro_number_out_of_range_for_its_logical_type_is_shown_as_a_plain_number() -> None:
     zigzag_max = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"
     assert decoded({"type": "long", "logicalType": "timestamp-millis"}, zigzag_max) == str(2**63 - 1)
     assert decoded({"type": "int", "logicalType": "date"}, b"\xfe\xff\xff\xff\x0f") == 2**31 - 1
     assert decoded({"type": "int", "logicalType": "time-millis"}, b"\x01") == -1
 
 
-def test_avro_duration_is_shown_as_months_days_and_ms_and_uuid_in_its_usual_form() -> None:
+def test_avro_duration_is_shown_as_months_days_and_milliseconds_and_a_uuid_as_hexadecimal_text() -> None:
     duration = {"type": "fixed", "name": "d", "size": 12, "logicalType": "duration"}
     assert decoded(duration, struct.pack("<III", 1, 2, 3)) == {"months": 1, "days": 2, "milliseconds": 3}
     identity = {"type": "fixed", "name": "u", "size": 16, "logicalType": "uuid"}
     assert decoded(identity, bytes(range(16))) == "00010203-0405-0607-0809-0a0b0c0d0e0f"
 
 
-def test_names_are_found_in_the_namespace_of_their_record_and_in_references() -> None:
+def test_avro_type_names_are_resolved_in_the_namespace_of_their_record_and_in_referenced_schemas() -> None:
     money = '{"type": "fixed", "name": "Cents", "namespace": "shop", "size": 1}'
     order = {
         "type": "record",
@@ -167,13 +167,13 @@ def test_names_are_found_in_the_namespace_of_their_record_and_in_references() ->
     assert decode(reader, b"\x00\x02\x01\x00", 0, Room()) == {"a": "AA==", "b": {"a": "AQ==", "b": None}}
 
 
-def test_an_array_that_claims_to_have_endless_nulls_is_refused() -> None:
+def test_avro_array_that_declares_too_many_nulls_is_refused() -> None:
     endless = b"\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01"
     with pytest.raises(FormatError, match="too many values"):
         decoded({"type": "array", "items": "null"}, endless + b"\0")
 
 
-def test_a_long_chain_of_a_recursive_record_is_refused_and_a_short_one_is_shown() -> None:
+def test_recursive_avro_record_is_decoded_down_to_the_depth_limit_and_refused_below_it() -> None:
     chain = {"type": "record", "name": "Link", "fields": [{"name": "next", "type": ["null", "Link"]}]}
     assert decoded(chain, b"\x02\x00") == {"next": {"next": None}}
     with pytest.raises(FormatError, match="deeper"):
@@ -181,7 +181,7 @@ def test_a_long_chain_of_a_recursive_record_is_refused_and_a_short_one_is_shown(
     decoded(chain, b"\x02" * (DEPTH_MAX - 1) + b"\0")
 
 
-def test_text_and_names_count_towards_the_size_of_a_view() -> None:
+def test_strings_and_field_names_count_towards_the_text_limit_of_a_decoded_avro_value() -> None:
     with pytest.raises(FormatError, match="too much text"):
         decoded("string", b"\x14" + b"x" * 10, Room(text=9))
     record = {"type": "record", "name": "R", "fields": [{"name": "long_name", "type": "null"}]}
@@ -201,12 +201,12 @@ def test_text_and_names_count_towards_the_size_of_a_view() -> None:
         ({"type": {"type": "array"}}, "in the place of a type"),
     ],
 )
-def test_a_schema_that_is_wrong_is_refused_with_the_reason(schema: Any, reason: str) -> None:
+def test_invalid_avro_schema_is_refused_with_the_reason(schema: Any, reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
         compile_schema(json.dumps(schema))
 
 
-def test_schemas_that_are_no_json_or_nested_too_deeply_are_refused() -> None:
+def test_avro_schema_that_is_not_json_or_is_nested_too_deeply_is_refused() -> None:
     for text in ("{", "[" * 100_000, json.dumps({"type": "array", "items": "int"})[:-1]):
         with pytest.raises(FormatError, match="not JSON"):
             compile_schema(text)
@@ -229,6 +229,8 @@ def test_schemas_that_are_no_json_or_nested_too_deeply_are_refused() -> None:
         ({"type": "enum", "name": "E", "symbols": ["A"]}, b"\x02", "has no symbol 1"),
     ],
 )
-def test_data_that_does_not_fit_its_schema_is_refused_with_the_reason(schema: Any, data: bytes, reason: str) -> None:
+def test_avro_data_that_does_not_fit_its_schema_is_refused_with_the_reason(
+    schema: Any, data: bytes, reason: str
+) -> None:
     with pytest.raises(FormatError, match=reason):
         decoded(schema, data)

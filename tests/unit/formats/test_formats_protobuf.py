@@ -1,4 +1,4 @@
-"""Protobuf: the same fields as package protobuf reads, messages without a type, and limits that no message passes."""
+"""Tests the Protobuf decoder: it returns the same fields as package protobuf, needs no schema, and has limits."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def orders(draw: st.DrawFn, depth: int = 2) -> Any:
 
 
 def comparable(value: Any) -> Any:
-    """Returns a value in one form: the two decoders write whole numbers and floats differently."""
+    """Returns the value with all integers as text, because the two decoders write integers differently."""
     match value:
         case list():
             return [comparable(each) for each in value]
@@ -121,14 +121,14 @@ def comparable(value: Any) -> Any:
 
 
 @given(orders())
-def test_messages_are_decoded_as_package_protobuf_decodes_them(order: Any) -> None:
+def test_protobuf_messages_are_decoded_as_package_protobuf_decodes_them(order: Any) -> None:
     theirs = json_format.MessageToDict(order, preserving_proto_field_name=True)
     ours = decode(ORDER, order.SerializeToString(), 0, Room(values=10**6, text=10**7))
     assert comparable(ours) == comparable(_floats_of(order, theirs))
 
 
 def _floats_of(order: Any, shown: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields with floats as the message has them: MessageToDict shortens those of 32 bits."""
+    """Returns the decoded fields with the exact floats of the message, because MessageToDict rounds 32-bit floats."""
     found = dict(shown)
     for name in ("float", "floats", "double", "doubles"):
         if name in found:
@@ -146,7 +146,7 @@ def _json(number: float) -> float | str:
 
 
 @given(st.binary(max_size=100))
-def test_any_bytes_are_decoded_to_json_or_refused(data: bytes) -> None:
+def test_decoding_any_bytes_as_protobuf_returns_json_or_raises_format_error(data: bytes) -> None:
     for read in (lambda: decode(ORDER, data, 0, Room()), lambda: decode_raw(data, 0, Room())):
         try:
             found = read()
@@ -155,7 +155,7 @@ def test_any_bytes_are_decoded_to_json_or_refused(data: bytes) -> None:
         json.dumps(found, allow_nan=False)
 
 
-def test_times_wrappers_maps_and_unknown_fields_have_their_own_form() -> None:
+def test_protobuf_times_wrappers_and_maps_are_shown_as_json_and_unknown_fields_by_their_numbers() -> None:
     order = Order()
     order.at.seconds, order.at.nanos = 1_769_860_800, 5
     order.took.seconds, order.took.nanos = -1, -500_000_000
@@ -171,14 +171,14 @@ def test_times_wrappers_maps_and_unknown_fields_have_their_own_form() -> None:
     }
 
 
-def test_a_message_that_is_there_twice_is_merged_as_protobuf_merges_it() -> None:
+def test_two_values_of_one_protobuf_message_field_are_merged_as_in_package_protobuf() -> None:
     first, second = Order(), Order()
     first.inner.int32, second.inner.string = 1, "x"
     data = first.SerializeToString() + second.SerializeToString()
     assert decode(ORDER, data, 0, Room()) == {"inner": {"int32": 1, "string": "x"}}
 
 
-def test_a_message_without_a_type_is_shown_by_the_numbers_of_its_fields() -> None:
+def test_protobuf_message_without_a_schema_is_shown_with_its_field_numbers_as_names() -> None:
     order = Order()
     order.int32 = 150
     order.string = "héllo"
@@ -194,14 +194,14 @@ def test_a_message_without_a_type_is_shown_by_the_numbers_of_its_fields() -> Non
     }
 
 
-def test_a_group_is_shown_with_its_fields_and_has_to_end() -> None:
+def test_protobuf_group_is_shown_with_its_fields_and_a_group_without_an_end_is_refused() -> None:
     assert decode_raw(b"\x0b\x10\x01\x0c", 0, Room()) == {"1": {"2": 1}}
     for data, reason in ((b"\x0b\x10\x01", "does not end"), (b"\x0c", "not open"), (b"\x0b\x14", "not open")):
         with pytest.raises(FormatError, match=reason):
             decode_raw(data, 0, Room())
 
 
-def test_a_message_nested_too_deeply_is_refused() -> None:
+def test_protobuf_message_that_is_nested_too_deeply_is_refused() -> None:
     data = b""
     order = Order()
     for _ in range(DEPTH_MAX):
@@ -218,7 +218,7 @@ def test_a_message_nested_too_deeply_is_refused() -> None:
         decode_raw(b"\x0b" * 100_000, 0, Room())
 
 
-def test_a_message_with_very_many_fields_is_refused() -> None:
+def test_protobuf_message_with_too_many_fields_is_refused() -> None:
     packed = Order()
     packed.int32s.extend([0] * 20_000)
     for data in (b"\x08\x01" * 20_000, packed.SerializeToString(), b"\x82\x02\x00" * 20_000):
@@ -238,12 +238,12 @@ def test_a_message_with_very_many_fields_is_refused() -> None:
         (b"\xda\x06\x03abc", "3 bytes after its last number"),
     ],
 )
-def test_a_broken_message_is_refused_with_the_reason(data: bytes, reason: str) -> None:
+def test_malformed_protobuf_message_is_refused_with_the_reason(data: bytes, reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
         decode(ORDER, data, 0, Room())
 
 
-def test_message_types_are_found_by_name_and_by_their_path_in_the_file() -> None:
+def test_protobuf_message_types_are_found_by_their_name_and_by_their_position_in_the_schema_file() -> None:
     assert message_at(FILE, (0,)) is not None
     assert message_at(FILE, (1,)).full_name == "shop.Empty"
     assert message_at(FILE, (0, 0)).full_name == "shop.Order.CountsEntry"
@@ -254,7 +254,7 @@ def test_message_types_are_found_by_name_and_by_their_path_in_the_file() -> None
         find_message(FILE, "shop.Nobody")
 
 
-def test_descriptors_that_are_broken_or_lack_an_import_are_refused() -> None:
+def test_protobuf_descriptor_that_is_malformed_or_lacks_an_import_is_refused() -> None:
     for data, reason in ((b"\xff", "not a descriptor set"), (b"", "without files")):
         with pytest.raises(FormatError, match=reason):
             parse_set(data)

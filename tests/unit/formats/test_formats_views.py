@@ -1,4 +1,4 @@
-"""Views of keys and values: schemas from files and from a registry, registry prefixes, problems, and limits."""
+"""Tests how keys and values are decoded for display: schemas from files and a registry, errors, and limits."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def view(schemas: Schemas, data: bytes | None, wanted: str = "auto", topic: str 
 
 
 def descriptors(*types: str, package: str = "shop", imports: tuple[str, ...] = ()) -> Any:
-    """Returns a file with message types that have one field `id`, or `inner` of an imported type."""
+    """Returns a Protobuf file descriptor with these message types. Each type has one field, `id`."""
     messages = pytest.importorskip("google.protobuf.descriptor_pb2")
     file = messages.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto3")
     file.dependency.extend(imports)
@@ -68,7 +68,7 @@ def directory(tmp_path: Path) -> Path:
 # --- views without schemas
 
 
-def test_without_schemas_the_default_view_is_text_or_base64() -> None:
+def test_data_without_a_schema_is_shown_as_text_if_it_is_utf8_and_as_base64_otherwise() -> None:
     assert view(Schemas(), b"plain") == {"text": "plain"}
     assert view(Schemas(), b"\xff") == {"base64": "/w=="}
     assert view(Schemas(), prefix(7) + AVRO) == {"text": "\x00\x00\x00\x00\x07\n\x02a"}
@@ -76,16 +76,16 @@ def test_without_schemas_the_default_view_is_text_or_base64() -> None:
         assert view(Schemas(), None, wanted) is None
 
 
-def test_bytes_are_base64_even_if_they_are_text() -> None:
+def test_data_requested_as_bytes_is_shown_as_base64_even_if_it_is_valid_text() -> None:
     assert view(Schemas(), b"plain", "bytes") == {"base64": base64.b64encode(b"plain").decode()}
 
 
-def test_text_that_is_not_utf8_has_a_problem_and_its_bytes() -> None:
+def test_data_requested_as_text_is_shown_as_base64_with_an_error_if_it_is_not_utf8() -> None:
     assert view(Schemas(), b"a", "text") == {"text": "a"}
     assert view(Schemas(), b"\xff", "text") == {"base64": "/w==", "view": "text", "problem": "The data is not UTF-8."}
 
 
-def test_json_is_shown_with_numbers_that_every_reader_holds() -> None:
+def test_json_numbers_that_a_double_cannot_hold_are_shown_as_text() -> None:
     found = view(Schemas(), b'{"a": [1, 9007199254740993, 1e999, null, true]}', "json")
     assert found is not None
     assert found["decoded"] == {"a": [1, "9007199254740993", "Infinity", None, True]}
@@ -96,7 +96,7 @@ def test_json_is_shown_with_numbers_that_every_reader_holds() -> None:
         assert found["problem"].startswith("The value can't be shown as JSON: the data is ")
 
 
-def test_protobuf_without_a_schema_is_shown_by_numbers_and_avro_is_not_shown() -> None:
+def test_protobuf_data_can_be_decoded_without_a_schema_but_avro_data_cannot() -> None:
     assert view(Schemas(), b"\x08\x05", "protobuf") == {
         "text": "\x08\x05",
         "view": "protobuf",
@@ -113,7 +113,7 @@ def test_protobuf_without_a_schema_is_shown_by_numbers_and_avro_is_not_shown() -
 # --- files
 
 
-def test_the_schema_of_a_topic_decodes_values_with_and_without_a_registry_prefix(directory: Path) -> None:
+def test_schema_file_of_a_topic_decodes_values_with_and_without_a_registry_prefix(directory: Path) -> None:
     schemas = Schemas(str(directory))
     for data in (AVRO, prefix(1) + AVRO):
         for wanted in ("auto", "avro"):
@@ -124,13 +124,13 @@ def test_the_schema_of_a_topic_decodes_values_with_and_without_a_registry_prefix
     assert Viewing(schemas, "orders", {}).show("key", b"plain") == {"text": "plain"}
 
 
-def test_data_that_only_looks_like_a_prefix_is_decoded_whole(directory: Path) -> None:
+def test_data_whose_first_bytes_only_look_like_a_registry_prefix_is_decoded_completely(directory: Path) -> None:
     found = view(Schemas(str(directory)), b"\x00\x08wxyz")
     assert found is not None
     assert found["decoded"] == {"id": 0, "name": "wxyz"}
 
 
-def test_a_value_that_does_not_fit_its_schema_is_shown_with_the_reason_and_its_data(directory: Path) -> None:
+def test_value_that_does_not_fit_its_schema_is_shown_undecoded_with_the_reason(directory: Path) -> None:
     found = view(Schemas(str(directory)), b"{}")
     assert found is not None
     assert found["text"] == "{}"
@@ -140,7 +140,7 @@ def test_a_value_that_does_not_fit_its_schema_is_shown_with_the_reason_and_its_d
     )
 
 
-def test_a_changed_schema_is_read_again_and_an_unchanged_one_is_kept(directory: Path) -> None:
+def test_schema_file_is_read_again_only_after_it_has_changed(directory: Path) -> None:
     schemas = Schemas(str(directory))
     first = LookUp(schemas, 1).by_subject("orders-value")
     assert LookUp(schemas, 1).by_subject("orders-value") is first
@@ -150,7 +150,9 @@ def test_a_changed_schema_is_read_again_and_an_unchanged_one_is_kept(directory: 
     assert view(schemas, b"\x0a")["decoded"] == 5  # type: ignore[index]
 
 
-def test_a_protobuf_file_shows_its_first_message_type_or_the_one_in_its_name(tmp_path: Path) -> None:
+def test_protobuf_schema_file_decodes_its_first_message_type_unless_its_file_name_has_another_type(
+    tmp_path: Path,
+) -> None:
     data = descriptor_set(descriptors("Order", "Item"))
     (tmp_path / "orders-value.desc").write_bytes(data)
     (tmp_path / "items.eu-value@shop.Item.desc").write_bytes(data)
@@ -163,7 +165,7 @@ def test_a_protobuf_file_shows_its_first_message_type_or_the_one_in_its_name(tmp
     assert "no message type 'shop.Nobody'" in view(schemas, b"", topic="wrong")["problem"]  # type: ignore[index]
 
 
-def test_the_id_of_a_prefix_decides_before_the_topic_and_names_the_message_type(tmp_path: Path) -> None:
+def test_schema_id_in_a_registry_prefix_takes_precedence_over_the_schema_of_the_topic(tmp_path: Path) -> None:
     (tmp_path / "orders-value.avsc").write_text('"string"')
     (tmp_path / "id-7.avsc").write_text(json.dumps(ORDER))
     (tmp_path / "id-8.desc").write_bytes(descriptor_set(descriptors("Order", "Item")))
@@ -187,14 +189,16 @@ def test_the_id_of_a_prefix_decides_before_the_topic_and_names_the_message_type(
         ("orders-value.avsc", b" " * 1_100_000, "has more than"),
     ],
 )
-def test_a_broken_schema_file_is_named_with_its_problem(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+def test_value_with_an_unusable_schema_file_is_shown_with_the_reason(
+    tmp_path: Path, name: str, content: bytes, reason: str
+) -> None:
     (tmp_path / name).write_bytes(content)
     found = view(Schemas(str(tmp_path)), b"x")
     assert found is not None
     assert reason in found["problem"]
 
 
-def test_a_directory_or_file_that_is_gone_is_a_problem_of_the_value_alone(tmp_path: Path) -> None:
+def test_value_is_shown_with_the_reason_if_its_schema_file_or_directory_cannot_be_read(tmp_path: Path) -> None:
     assert "can't be listed" in view(Schemas(str(tmp_path / "none")), b"x")["problem"]  # type: ignore[index]
     (tmp_path / "orders-value.avsc").symlink_to(tmp_path / "nowhere")
     assert "can't be read" in view(Schemas(str(tmp_path)), b"x")["problem"]  # type: ignore[index]
@@ -203,7 +207,7 @@ def test_a_directory_or_file_that_is_gone_is_a_problem_of_the_value_alone(tmp_pa
 # --- limits of an answer
 
 
-def test_an_answer_stops_decoding_after_its_values_its_time_and_its_bytes(directory: Path) -> None:
+def test_decoding_for_one_response_stops_at_the_limits_of_values_time_and_bytes(directory: Path) -> None:
     schemas, now_s = Schemas(str(directory)), 0.0
     viewing = Viewing(schemas, "orders", {}, AnswerLimits(values=12))
     assert "decoded" in (viewing.show("value", AVRO) or {})
@@ -223,7 +227,7 @@ def test_an_answer_stops_decoding_after_its_values_its_time_and_its_bytes(direct
 
 
 class FakeRegistry:
-    """Answers like a schema registry, from a table of paths. An answer of 0 closes the connection."""
+    """Replaces a schema registry: `answers` has the response to each path. A response of 0 closes the connection."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
@@ -238,7 +242,7 @@ class FakeRegistry:
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets requests to a registry wait: a busy machine may take longer than a node waits."""
+    """Raises the timeouts of requests to a registry, because a busy machine may need longer than a node would wait."""
     monkeypatch.setattr(registry_module, "TIMEOUT_S", 120.0)
     monkeypatch.setattr(registry_module, "LOOK_UP_S", 120.0)
 
@@ -284,7 +288,7 @@ def serving(fake: FakeRegistry, key_and_certificate: str | None = None) -> Itera
             thread.join()
 
 
-def test_a_schema_of_the_registry_is_asked_for_once(fake: FakeRegistry) -> None:
+def test_schema_is_requested_from_the_registry_only_once(fake: FakeRegistry) -> None:
     fake.answers["/schemas/ids/7"] = {"schema": json.dumps(ORDER)}
     schemas = fake.schemas(user="ann:secret")
     for _ in range(3):
@@ -296,7 +300,7 @@ def test_a_schema_of_the_registry_is_asked_for_once(fake: FakeRegistry) -> None:
     assert view(schemas, b"plain") == {"text": "plain"}
 
 
-def test_an_unknown_id_is_not_asked_for_again_until_some_time_has_passed(fake: FakeRegistry) -> None:
+def test_unknown_schema_id_is_requested_from_the_registry_again_only_after_a_pause(fake: FakeRegistry) -> None:
     schemas = fake.schemas()
     for _ in range(2):
         found = view(schemas, prefix(8) + AVRO)
@@ -308,7 +312,7 @@ def test_an_unknown_id_is_not_asked_for_again_until_some_time_has_passed(fake: F
     assert view(schemas, prefix(8) + AVRO)["decoded"] == SHOWN  # type: ignore[index]
 
 
-def test_a_registry_that_does_not_answer_is_left_alone_for_some_time(fake: FakeRegistry) -> None:
+def test_registry_that_does_not_answer_gets_no_requests_during_a_pause(fake: FakeRegistry) -> None:
     fake.answers |= {"/schemas/ids/1": 0, "/schemas/ids/2": {"schema": json.dumps(ORDER)}}
     schemas = fake.schemas()
     for number in (1, 2):
@@ -318,13 +322,13 @@ def test_a_registry_that_does_not_answer_is_left_alone_for_some_time(fake: FakeR
     assert view(schemas, prefix(2) + AVRO)["decoded"] == SHOWN  # type: ignore[index]
 
 
-def test_if_the_registry_fails_the_schema_of_the_topic_is_used(fake: FakeRegistry, directory: Path) -> None:
+def test_schema_file_of_the_topic_is_used_if_the_registry_fails(fake: FakeRegistry, directory: Path) -> None:
     found = view(fake.schemas(str(directory)), prefix(9) + AVRO)
     assert found is not None
     assert (found["decoded"], found["schema"]) == (SHOWN, "orders-value.avsc")
 
 
-def test_references_of_avro_schemas_are_resolved_the_deepest_first(fake: FakeRegistry) -> None:
+def test_nested_references_of_an_avro_schema_in_the_registry_are_resolved(fake: FakeRegistry) -> None:
     link = {"name": "x", "subject": "a/b", "version": 2}
     fake.answers |= {
         "/schemas/ids/1": {
@@ -340,7 +344,7 @@ def test_references_of_avro_schemas_are_resolved_the_deepest_first(fake: FakeReg
     assert view(fake.schemas(), prefix(1) + b"\0")["decoded"] == {"c": {"d": "A"}}  # type: ignore[index]
 
 
-def test_protobuf_schemas_of_the_registry_are_linked_with_their_imports(fake: FakeRegistry) -> None:
+def test_protobuf_schema_of_the_registry_is_linked_with_its_imports(fake: FakeRegistry) -> None:
     money = descriptors("Money", package="money")
     order = descriptors("Order", imports=("common/money.proto", "google/protobuf/timestamp.proto"))
     order.message_type[0].field.add(name="price", number=2, type=11, label=1, type_name=".money.Money")
@@ -366,7 +370,7 @@ def test_protobuf_schemas_of_the_registry_are_linked_with_their_imports(fake: Fa
     assert "as id-NUMBER.desc" in view(schemas, prefix(4) + b"\0")["problem"]  # type: ignore[index]
 
 
-def test_json_of_the_registry_needs_no_schema(fake: FakeRegistry) -> None:
+def test_value_whose_registry_schema_has_type_json_is_decoded_as_json(fake: FakeRegistry) -> None:
     fake.answers["/schemas/ids/5"] = {"schemaType": "JSON", "schema": "{}"}
     found = view(fake.schemas(), prefix(5) + b'{"a": 1}')
     assert found is not None
@@ -387,20 +391,22 @@ def test_json_of_the_registry_needs_no_schema(fake: FakeRegistry) -> None:
         (b" " * 600_000, "has more than"),
     ],
 )
-def test_a_strange_answer_of_the_registry_is_the_reason(fake: FakeRegistry, answer: Any, reason: str) -> None:
+def test_invalid_response_of_the_registry_is_shown_as_the_reason_and_affects_only_its_schema_id(
+    fake: FakeRegistry, answer: Any, reason: str
+) -> None:
     fake.answers |= {"/schemas/ids/1": answer, "/schemas/ids/2": {"schema": json.dumps(ORDER)}}
     schemas = fake.schemas()
     assert reason in view(schemas, prefix(1) + AVRO)["problem"]  # type: ignore[index]
     assert view(schemas, prefix(2) + AVRO)["decoded"] == SHOWN  # type: ignore[index]
 
 
-def test_a_schema_whose_logical_type_is_not_a_text_is_read_without_it(fake: FakeRegistry) -> None:
+def test_avro_logical_type_that_is_not_a_string_is_ignored(fake: FakeRegistry) -> None:
     fake.answers["/schemas/ids/1"] = {"schema": '{"type": "int", "logicalType": []}'}
     assert view(fake.schemas(), prefix(1) + b"\x0a")["decoded"] == 5  # type: ignore[index]
 
 
 @pytest.mark.parametrize("error", [TypeError, KeyError, AttributeError, RecursionError])
-def test_an_error_inside_a_schema_is_a_problem_of_the_value_and_is_remembered(
+def test_schema_that_fails_to_compile_is_reported_as_the_reason_and_not_requested_again(
     fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     def fail(*_: object) -> None:
@@ -414,7 +420,7 @@ def test_an_error_inside_a_schema_is_a_problem_of_the_value_and_is_remembered(
     assert fake.asked == ["/schemas/ids/1"]
 
 
-def test_an_answer_looks_up_a_limited_number_of_ids_and_references(fake: FakeRegistry) -> None:
+def test_one_response_requests_a_limited_number_of_schema_ids_and_references(fake: FakeRegistry) -> None:
     viewing = Viewing(fake.schemas(), "orders", {}, now_s=lambda: 0.0)
     found = [viewing.show("value", prefix(number) + AVRO) for number in range(ANSWER_LIMITS.ids + 1)]
     assert len(fake.asked) == ANSWER_LIMITS.ids
@@ -425,7 +431,7 @@ def test_an_answer_looks_up_a_limited_number_of_ids_and_references(fake: FakeReg
     assert "refers to more than" in view(fake.schemas(), prefix(99) + b"\0")["problem"]  # type: ignore[index]
 
 
-def test_a_look_up_that_takes_too_long_sends_no_further_request(fake: FakeRegistry) -> None:
+def test_schema_lookup_that_takes_too_long_sends_no_further_request(fake: FakeRegistry) -> None:
     reference = {"name": "x", "subject": "x", "version": 1}
     fake.answers["/schemas/ids/1"] = {"schema": '"int"', "references": [reference]}
     times = itertools.count(step=100)
@@ -435,7 +441,9 @@ def test_a_look_up_that_takes_too_long_sends_no_further_request(fake: FakeRegist
     assert fake.asked == ["/schemas/ids/1"]
 
 
-def test_the_registry_keeps_a_limited_number_of_schemas(fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registry_client_caches_a_limited_number_of_schemas(
+    fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(registry_module, "CACHED_MAX", 2)
     fake.answers |= {f"/schemas/ids/{each}": {"schema": '"int"'} for each in range(3)}
     registry = Registry(fake.url)
@@ -454,14 +462,14 @@ def test_the_registry_keeps_a_limited_number_of_schemas(fake: FakeRegistry, monk
         ("http://registry:8081", "ann:secret", "is not protected"),
     ],
 )
-def test_a_url_that_can_not_be_used_is_refused(url: str, user: str, reason: str) -> None:
+def test_registry_with_an_invalid_url_or_an_unprotected_password_is_refused(url: str, user: str, reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         Registry(url, user)
     Registry("http://registry:8081")
     Registry("https://registry", "ann:secret")
 
 
-def test_a_node_asks_a_registry_with_tls_only_if_it_trusts_its_certificate(tmp_path: Path) -> None:
+def test_node_sends_requests_and_passwords_only_to_a_registry_whose_certificate_it_trusts(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
     with serving(FakeRegistry(), authority.store("registry.pem", "registry")) as fake:
         fake.answers["/schemas/ids/7"] = {"schema": json.dumps(ORDER)}
@@ -478,7 +486,9 @@ def test_a_node_asks_a_registry_with_tls_only_if_it_trusts_its_certificate(tmp_p
         assert len(fake.asked) == 1, "the password goes to no server that is not trusted"
 
 
-def test_a_package_that_is_missing_is_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_is_shown_with_the_install_command_if_the_package_for_its_format_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def missing(name: str) -> Any:
         raise ImportError(name)
 

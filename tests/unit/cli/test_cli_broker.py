@@ -1,4 +1,4 @@
-"""Commands that send requests to a broker, run in this process with an embedded broker."""
+"""Tests commands that send requests to a broker, with an embedded broker in this process."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def name() -> str:
 # --- topics -------------------------------------------------------------------------------------------------------
 
 
-def test_topics_are_created_listed_described_altered_and_deleted(shell: Shell, name: str) -> None:
+def test_topic_command_creates_lists_describes_alters_and_deletes_topics(shell: Shell, name: str) -> None:
     shell.run("topic", "create", name, "-p", "2", "-c", "retention.ms=1000")
     assert name in shell.run("topic", "list")
     assert [row["partitions"] for row in shell.json("topic", "list", name)] == [2]
@@ -81,7 +81,7 @@ def test_topics_are_created_listed_described_altered_and_deleted(shell: Shell, n
     assert shell.json("topic", "list", name) == []
 
 
-def test_exit_codes_tell_an_existing_topic_from_a_missing_topic(shell: Shell, name: str) -> None:
+def test_topic_commands_have_different_exit_codes_for_an_existing_and_a_missing_topic(shell: Shell, name: str) -> None:
     shell.run("topic", "create", name)
     shell.run("topic", "create", name, code=Exit.EXISTS)
     assert shell.err.count("\n") == 1
@@ -131,7 +131,7 @@ def test_topic_create_takes_the_assignment_of_replicas_from_an_option(shell: She
 # --- configs ------------------------------------------------------------------------------------------------------
 
 
-def test_configs_are_set_described_and_unset(shell: Shell, name: str) -> None:
+def test_config_command_sets_describes_and_unsets_configs(shell: Shell, name: str) -> None:
     shell.run("topic", "create", name)
     shell.run("config", "set", "topic", name, "retention.ms=5000", "cleanup.policy=compact")
     found = {row["name"]: row for row in shell.json("config", "describe", "topic", name)}
@@ -264,7 +264,7 @@ def test_produce_and_consume_follow_format_strings_and_delimiters(shell: Shell, 
     assert shell.run("consume", "-t", name, "-e", "-K", "=", "-D", "|") == "key=a|key=b|"
 
 
-def test_produce_sends_one_record_per_file_or_with_option_l_one_per_line(
+def test_produce_sends_one_record_per_file_and_with_option_l_one_record_per_line(
     shell: Shell, name: str, tmp_path: Path
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"

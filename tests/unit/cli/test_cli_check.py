@@ -1,4 +1,4 @@
-"""`penstock check`: its verdicts on a properties file, and its exit code."""
+"""Tests `penstock check`: which properties it accepts, lists as ignored or refuses, and its exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock cluster` and `penstock quorum` on a single node, and the totals that status shows."""
+"""Tests `penstock cluster` and `penstock quorum` on a single node, and the totals of `cluster status`."""
 
 from __future__ import annotations
 

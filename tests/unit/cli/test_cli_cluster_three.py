@@ -1,4 +1,4 @@
-"""`penstock cluster` and `penstock quorum` on three nodes."""
+"""Tests `penstock cluster` and `penstock quorum` on three nodes."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_cluster_verify_finds_a_damaged_replica_and_cluster_reset_copies_it_agai
 
 
 def falsify(path: Path) -> None:
-    """Replaces a batch by another one with different values, the same length and a valid CRC."""
+    """Replaces the first batch of a file by a batch with other values, the same length and a valid CRC."""
     data = bytearray(path.read_bytes())
     header = parse_header(data)
     assert header.size > HEADER_SIZE

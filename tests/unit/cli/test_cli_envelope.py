@@ -1,4 +1,4 @@
-"""The JSON object of a record: `consume -J` writes it, `produce -J` reads it."""
+"""Tests the JSON object of a record, which `consume -J` writes and `produce -J` reads."""
 
 from __future__ import annotations
 

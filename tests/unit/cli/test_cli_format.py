@@ -1,4 +1,4 @@
-"""Format strings and positions, as kcat's users know them."""
+"""Tests format strings (option -f) and start positions (option -o), which have the same syntax as in kcat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock group`, run in this process against an embedded broker and a real member."""
+"""Tests `penstock group` with an embedded broker and a real group member in this process."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_group_reset_offsets_with_dry_run_shows_new_offsets_and_changes_none(run
     assert offsets(run, group) == {0: 4}
 
 
-def test_group_reset_offsets_takes_topics_and_partitions_and_refuses_missing_ones(
+def test_group_reset_offsets_resets_the_named_topic_and_refuses_missing_topics_and_partitions(
     run: Run, group: str, topic: str
 ) -> None:
     run("reset-offsets", group, "-t", topic, "--to-earliest")

@@ -1,4 +1,4 @@
-"""`penstock guard`, and a node in quarantine in the displays of the cluster, on three nodes."""
+"""Tests `penstock guard` on three nodes, and how the cluster's displays show a node in quarantine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Operator:
         return text
 
     def fenced(self, node: int) -> set[bool]:
-        """Returns the values of `fenced` that the metadata of all nodes has for a node: two values while it changes."""
+        """Returns the set of `fenced` values of a node in the metadata of all nodes: two values while they differ."""
         return {self._cluster.node(each).broker.metadata.image.brokers[node].fenced for each in (1, 2, 3)}
 
     def nodes(self) -> dict[int, Any]:

@@ -1,4 +1,4 @@
-"""`penstock log dump` on each kind of file, whole and damaged."""
+"""Tests `penstock log dump` on intact and damaged files of each kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock logdir` on a node with several log directories."""
+"""Tests `penstock logdir` on a node with several log directories."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def directory_of(node: Broker, name: str, partition: int = 0) -> str:
 
 
 def elsewhere(node: Broker, name: str) -> tuple[str, str]:
-    """Returns the directory of the topic's first partition, and another one."""
+    """Returns the directory of the topic's first partition, and another directory."""
     source = directory_of(node, name)
     return source, next(each for each in (A, B, C) if each != source)
 

@@ -1,4 +1,4 @@
-"""`penstock` itself: nouns, help, exit codes and one-line errors."""
+"""Tests the command `penstock` itself: its commands, help, exit codes and one-line errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results as tables and JSON, and progress without a terminal."""
+"""Tests output as tables and as JSON, and progress without a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors in a command line are one sentence; shared options may stand before the command."""
+"""Tests that an invalid command line is reported in one sentence, and that shared options may precede the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock consume -s`: decoded keys and values, data that can't be decoded, and bad options."""
+"""Tests `penstock consume -s`: decoded keys and values, data that can't be decoded, and invalid options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.testing import Broker
 ORDER = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
 
 
-def test_values_are_printed_decoded_and_others_as_they_are_with_a_reason(
+def test_consume_with_option_s_prints_decoded_values_and_leaves_undecodable_values_unchanged_with_a_reason(
     penstock: Broker, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     penstock.create_topic("orders", 1)
@@ -46,14 +46,14 @@ def test_values_are_printed_decoded_and_others_as_they_are_with_a_reason(
         (["--schemas", "."], "need a view"),
     ],
 )
-def test_views_that_can_not_be_used_are_refused_before_a_record_is_read(
+def test_consume_refuses_invalid_decoding_options_before_it_connects_to_a_broker(
     words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["consume", "-t", "x", *words, "--bootstrap", "127.0.0.1:1"]) == Exit.USAGE
     assert reason in capsys.readouterr().err
 
 
-def test_a_view_is_of_keys_of_values_or_of_both() -> None:
+def test_option_s_without_a_prefix_sets_the_format_of_keys_and_values() -> None:
     assert parse_views([]) == {}
     assert parse_views(["avro"]) == {"key": "avro", "value": "avro"}
     assert parse_views(["avro", "key=json"]) == {"key": "json", "value": "avro"}

@@ -1,4 +1,4 @@
-"""The command line offers the verbs of the REST API: a table of all routes, and the commands that use REST itself."""
+"""Tests that every REST operation has a command, and tests the commands that send REST requests."""
 
 from __future__ import annotations
 
@@ -100,12 +100,12 @@ def options(command: str) -> set[str]:
     return {option for action in parser._actions for option in action.option_strings}
 
 
-def test_every_route_has_a_command_or_a_reason() -> None:
+def test_every_rest_route_has_a_command_or_a_stated_reason_for_having_none() -> None:
     assert sorted([*COMMANDS, *WITHOUT_COMMAND]) == sorted(route.name for route in ROUTES)
 
 
 @pytest.mark.parametrize("command", sorted({each for commands in COMMANDS.values() for each in commands}))
-def test_every_command_of_the_table_exists(command: str) -> None:
+def test_every_command_in_the_table_of_rest_routes_exists(command: str) -> None:
     verb, dashes, option = command.partition(" --")
     assert not option or dashes.strip() + option in options(verb)
 
@@ -147,7 +147,7 @@ def shell(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Shell:
     return Shell(cluster, capsys)
 
 
-def test_the_quorums_leader_resigns_and_only_the_leader_accepts_the_request(cluster: Cluster, shell: Shell) -> None:
+def test_quorum_resign_makes_the_leader_resign_and_is_refused_by_other_nodes(cluster: Cluster, shell: Shell) -> None:
     leader = cluster.controller
     other = next(each for each in cluster.nodes if each != leader)
     refusal = shell.rest("quorum", "resign", "--yes", node=other, code=Exit.FAILED)
@@ -162,17 +162,17 @@ def test_the_quorums_leader_resigns_and_only_the_leader_accepts_the_request(clus
     until(lambda: cluster.run(other, is_led_again()), "the quorum has no new leader")
 
 
-def test_resignation_without_a_terminal_needs_yes(shell: Shell) -> None:
+def test_quorum_resign_without_a_terminal_needs_the_yes_option(shell: Shell) -> None:
     assert "--yes" in shell.rest("quorum", "resign", code=Exit.USAGE)
 
 
-def test_a_snapshot_of_the_metadata_log_is_written_on_request(cluster: Cluster, shell: Shell) -> None:
+def test_quorum_snapshot_writes_a_snapshot_of_the_metadata_log(cluster: Cluster, shell: Shell) -> None:
     written = shell.rest("quorum", "snapshot", node=2)
     assert written.keys() == {"snapshot"}
     assert written["snapshot"]
 
 
-def test_topics_are_compacted_on_request_and_the_operation_is_listed(cluster: Cluster, shell: Shell) -> None:
+def test_topic_compact_compacts_a_topic_and_operation_list_shows_the_compaction(cluster: Cluster, shell: Shell) -> None:
     with cluster.client() as client, client.producer() as producer:
         for number in range(20):
             producer.send("latest", b"%d" % number, b"key")
@@ -190,7 +190,7 @@ def test_topics_are_compacted_on_request_and_the_operation_is_listed(cluster: Cl
     assert "no operation" in shell.rest("operation", "describe", "999", node=node, code=Exit.NOT_FOUND)
 
 
-def test_health_is_reported_by_the_exit_code(
+def test_exit_code_of_cluster_health_shows_whether_the_cluster_is_healthy(
     cluster: Cluster, shell: Shell, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.create_topic("pair", 1, 2)
@@ -208,7 +208,7 @@ def test_health_is_reported_by_the_exit_code(
     assert shell.kafka("cluster", "health")["status"] == "healthy"
 
 
-def test_partitions_are_moved_to_chosen_nodes(cluster: Cluster, shell: Shell) -> None:
+def test_cluster_reassign_moves_partitions_to_the_given_nodes(cluster: Cluster, shell: Shell) -> None:
     cluster.create_topic("moved", 1, 1)
     (now,) = cluster.isr("moved")
     target = next(each for each in cluster.nodes if each != now)
@@ -222,7 +222,7 @@ def test_partitions_are_moved_to_chosen_nodes(cluster: Cluster, shell: Shell) ->
     assert "no partition 7" in shell.kafka("cluster", "reassign", "moved-7=1", "-n", code=Exit.NOT_FOUND)
 
 
-def test_new_events_are_printed_as_they_happen(
+def test_events_command_with_the_follow_option_prints_new_events_as_they_happen(
     cluster: Cluster, shell: Shell, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[str] = []
@@ -245,7 +245,9 @@ def test_new_events_are_printed_as_they_happen(
     assert "topic.changed" in seen[-1]
 
 
-def test_records_are_filtered_by_a_text(cluster: Cluster, shell: Shell) -> None:
+def test_consume_with_the_contains_option_prints_only_records_that_contain_the_text(
+    cluster: Cluster, shell: Shell
+) -> None:
     cluster.create_topic("mixed")
     with cluster.client() as client, client.producer() as producer:
         producer.send_many(
@@ -263,16 +265,16 @@ def test_records_are_filtered_by_a_text(cluster: Cluster, shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:9644", "ftp://h", "http://", "http://h:x", "http://u@h", "http://h/path"])
-def test_a_url_that_is_no_http_listener_is_refused(shell: Shell, url: str) -> None:
+def test_http_option_with_a_url_that_cannot_be_an_http_listener_is_refused(shell: Shell, url: str) -> None:
     assert "--http" in shell.run("operation", "list", "--http", url, code=Exit.USAGE)
 
 
-def test_a_node_that_does_not_answer_is_named(shell: Shell) -> None:
+def test_error_about_an_unreachable_http_listener_names_its_url(shell: Shell) -> None:
     said = shell.run("operation", "list", "--http", "http://127.0.0.1:1", code=Exit.CANNOT_CONNECT)
     assert "http://127.0.0.1:1 can't be reached" in said
 
 
-def test_a_login_is_sent_only_over_tls_or_loopback(shell: Shell, tmp_path: Path) -> None:
+def test_command_refuses_to_send_a_password_over_plain_http_to_another_machine(shell: Shell, tmp_path: Path) -> None:
     properties = tmp_path / "client.properties"
     properties.write_text(
         "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=ann\nsasl.password=secret\n"
@@ -281,7 +283,7 @@ def test_a_login_is_sent_only_over_tls_or_loopback(shell: Shell, tmp_path: Path)
     assert "unprotected" in shell.run(*words, code=Exit.USAGE)
 
 
-def test_a_user_logs_in_with_the_password_of_the_client_properties(
+def test_rest_command_logs_in_with_the_password_from_the_client_properties(
     shell: Shell, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = {

@@ -1,4 +1,4 @@
-"""How `penstock start` and `penstock up` run a node in the foreground."""
+"""Tests how `penstock start` and `penstock up` run a node in the foreground."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock share` and the blocking share consumer, in this process against an embedded broker."""
+"""Tests `penstock share` and the blocking share consumer with an embedded broker in this process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows(run: Run, *words: str) -> list[dict[str, Any]]:
 
 
 def consumed(broker: Broker, group: str, topic: str, count: int) -> list[bytes]:
-    """Consumes and accepts this many records."""
+    """Consumes and accepts `count` records. Returns their values."""
     values: list[bytes] = []
     with broker.client() as client, client.share_consumer(group, [topic]) as consumer:
         while len(values) < count:
@@ -77,7 +77,7 @@ def test_share_command_describes_a_group_moves_its_offsets_and_deletes_it(pensto
 
 
 def held(broker: Broker, group: str, topic: str, count: int) -> None:
-    """Creates a group that starts at the first of these records."""
+    """Creates a topic with `count` records, and configures the group to start at the first record."""
     broker.create_topic(topic, 1)
     with broker.client() as client:
         client.alter_configs(ResourceType.GROUP, group, [("share.auto.offset.reset", 0, "earliest")])

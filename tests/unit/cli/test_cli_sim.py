@@ -1,4 +1,4 @@
-"""`penstock sim`: its output as text and JSON, and its exit codes."""
+"""Tests `penstock sim`: its output as text and as JSON, and its exit codes."""
 
 import json
 import signal
@@ -24,7 +24,7 @@ def test_sim_with_one_seed_prints_events_and_verdict_of_the_run(capsys: pytest.C
     assert told.rstrip().endswith("verdict: all promises kept; excused: 0 records, 0 partitions, 0 seconds")
 
 
-def test_json_output_of_sim_has_the_digest_of_the_trace(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_of_sim_contains_a_digest_of_the_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "--seed", "4", "--profile", "calm", "--seconds", "1", "--output", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["ok"] is True
@@ -56,7 +56,7 @@ def test_sim_runs_seeds_in_several_processes(capsys: pytest.CaptureFixture[str])
     assert json.loads(capsys.readouterr().out)["seeds"] == 2
 
 
-def test_sim_trace_has_every_message_and_every_change_of_a_disk(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sim_with_the_trace_option_prints_messages_and_disk_writes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "--seed", "1", "--profile", "calm", "--seconds", "1", "--actors", "1", "--trace"]) == 0
     told = capsys.readouterr().out
     assert "< c1 " in told
@@ -68,7 +68,9 @@ def test_sim_lists_the_planted_bugs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ack-before-fsync" in {each["name"] for each in json.loads(capsys.readouterr().out)}
 
 
-def test_sim_with_points_writes_a_coverage_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sim_with_profile_points_adds_the_injected_faults_to_its_coverage_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["--profile", "points", "--seconds", "2", "--coverage", str(tmp_path / "coverage.json")]
     assert main(["sim", "--seeds", "1..2", *words, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -120,6 +122,8 @@ def test_sim_bridge_serves_real_clients_until_it_is_interrupted() -> None:
         [],
     ],
 )
-def test_sim_refuses_a_wrong_command_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_sim_exits_with_the_code_for_usage_errors_if_its_options_are_invalid(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["sim", *words]) == 2
     assert capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`penstock storage format`: properties and flags decide which directories record the voters."""
+"""Tests `penstock storage format`: properties and options decide which directories record the voters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock topic` with answers of an unhealthy cluster."""
+"""Tests `penstock topic` in a cluster with a partition that has no leader."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.protocol.messages.api_03_metadata import MetadataResponsePartition
 LED, LEADERLESS = 0, 1
 
 
-def test_partition_without_a_leader_is_described_without_waiting_for_a_leader(
+def test_topic_describe_shows_a_partition_without_a_leader_and_does_not_wait_for_an_election(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     described = MetadataResponseTopic(

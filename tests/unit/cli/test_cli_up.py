@@ -1,4 +1,4 @@
-"""A broker in the foreground: its ready line, its shutdown, and its message if it can't start."""
+"""Tests a broker in the foreground: its ready line, its shutdown, and the error if it can't start."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def test_command_up_warns_about_property_overrides_without_effect(begin: Begin) 
     ]
 
 
-def test_ready_line_contains_address_and_directory_and_process_id(begin: Begin, tmp_path: Path) -> None:
+def test_ready_line_of_command_up_contains_the_address_the_directory_and_the_process_id(
+    begin: Begin, tmp_path: Path
+) -> None:
     process, line = begin("up", "--port", "0", "--data", str(tmp_path / "data"))
     try:
         said = re.fullmatch(r"ready 127\.0\.0\.1:(\d+) directory=(\S+) pid=(\d+)\n", line)

@@ -1,4 +1,4 @@
-"""`penstock up --nodes`: a process per node, a merged log and a common stop."""
+"""Tests `penstock up --nodes`: it runs one process per node, merges their logs, and stops all nodes together."""
 
 from __future__ import annotations
 

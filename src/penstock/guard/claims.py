@@ -1,4 +1,4 @@
-"""Finds false claims of a partition's replicas about the leader, the log end and the high watermark.
+"""Finds replicas that make false claims: about the partition's leader, the log end or the high watermark.
 
 The observer sends OffsetForLeaderEpoch to each replica, with the epoch that the controller decided. Only the leader of
 that epoch may answer, so a replica that answers claims to lead. Its answer contains the end offset of its log.
@@ -31,11 +31,10 @@ class Claim:
 
 
 def judge_claims(partition: str, leader: int, leader_epoch: int, claims: Sequence[Claim]) -> Iterator[Finding]:
-    """Yields a finding for each replica that claims to lead, or claims a later epoch, against the controller's
-    decision.
+    """Yields a finding for each replica that contradicts the controller: it claims to lead, or claims a later epoch.
 
-    The controller decided that `leader` leads in `leader_epoch`. There is one leader in each epoch, so any other node
-    that claims to lead in this epoch is wrong, even if the observer's metadata is old.
+    The controller decided that `leader` leads in `leader_epoch`. An epoch has only one leader. So any other node that
+    claims to lead in this epoch is wrong, even if the observer's metadata is old.
     """
     for claim in claims:
         if claim.role is Role.LEADS and claim.node_id != leader:

@@ -99,8 +99,10 @@ def _answers(start: int, samples: Sequence[Sample], rules: Rules) -> Iterator[Fi
 def _beside_damage(
     start: int, damaged: set[int], cut: Mapping[int, list[Batch]], early: tuple[Finding, ...], rules: Rules
 ) -> Comparison:
-    """Compares only the first batch of the replicas that serve records. The replicas in `damaged` found their own copy
-    of this batch damaged, and serve no records."""
+    """Compares only the first batch of the replicas that serve records.
+
+    Replicas in `damaged` serve no records: each of them has found that its own copy of this batch is damaged.
+    """
     first = {node: batches[:1] for node, batches in cut.items() if batches}
     found = _walk(start, first, rules) if first else Comparison(start, start)
     good = found.good or tuple(node for node, batches in first.items() if batches[0].intact)

@@ -25,9 +25,9 @@ class Kind(Enum):
     def counts(self) -> bool:
         """Returns True if a confirmed finding of this kind counts against the accused node.
 
-        A timestamp may come from a client, and a login may fail because of a wrong setting: such findings are only
-        reported. An end offset that went back is seen by the leader alone; the active controller then looks for the
-        missing records itself.
+        Some kinds are only reported. A wrong timestamp may come from a client, and a login may fail because of a wrong
+        setting. Only the leader sees that a follower's end offset went back; so the active controller first looks for
+        the missing records itself.
         """
         return self not in (Kind.TIMESTAMP, Kind.AUTHENTICATION, Kind.END_OFFSET)
 

@@ -1,8 +1,8 @@
 """Keeps the deadlines of open transactions in a heap, with one entry per transactional id.
 
-If a new deadline is later than the id's heap entry, the entry stays where it is. When its time comes, it is added again
-with the new deadline. The entry of an ended transaction also stays until its time comes. A deadline names its
-transaction, so it does not affect the next transaction of the id.
+If an id gets a later deadline, its heap entry stays at the earlier time. At this time, the id gets a new entry with the
+later deadline. The entry of an ended transaction also stays in the heap until its time. A deadline identifies its
+transaction by producer id, epoch and start time. So it does not end a later transaction of the same id.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Handles EndTxn, fences producers, and completes transactions once all markers are written.
 
-With transaction version 2 a producer gets a new epoch at the end of each transaction. So the epoch of a later request
-shows which transaction it belongs to: the previous epoch means a retry of this EndTxn, and the current epoch means the
-next transaction. A retry can't end the next transaction.
+With transaction version 2 a producer gets a new epoch at the end of each transaction. So the epoch in an EndTxn request
+shows which transaction the request is for. A request with the previous epoch is a retry for the transaction that has
+just ended. A request with the current epoch is for the next transaction. So a retry can't end the next transaction.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def epoch_after(shard: TransactionShard, owner: Owner) -> Owner:
 
 
 def _next(owner: Owner) -> dict[str, int]:
-    """Returns the fields `next_producer_id` and `next_epoch`, which make `owner` the transaction's next producer.
+    """Returns the record fields that name `owner` as the next producer: `next_producer_id` and `next_epoch`.
 
     Epoch 0, the first epoch of a new producer id, is written as NO_PRODUCER_EPOCH.
     """

@@ -2,8 +2,8 @@
 
 A new producer gets the next epoch and thus fences the previous producer. A producer that continues after an error sends
 its producer id and epoch (KIP-360); it gets the next epoch only if no other producer has taken the transactional id
-meanwhile. With two-phase commit (KIP-939) transactions have no timeout, and the new producer may keep the open
-transaction of the previous producer, to end it as an external coordinator has decided.
+meanwhile. With two-phase commit (KIP-939), transactions have no timeout. The new producer may then keep the open
+transaction of the previous producer, and end it as an external coordinator decides.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _timeout_ms(shard: TransactionShard, asked_ms: int, two_phase: bool) -> int:
         if not 0 < asked_ms <= shard.config.max_timeout_ms:
             raise KafkaError(
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-                "The transaction timeout is not within transaction.max.timeout.ms: lower transaction.timeout.ms.",
+                "transaction.timeout.ms must be above 0 and at most transaction.max.timeout.ms: change it.",
             )
         return asked_ms
     if not shard.config.two_phase_commit:
@@ -120,7 +120,8 @@ def _renew(
         last_epoch = txn.last_epoch  # a retry: another producer would have cleared the last epoch
     else:
         raise KafkaError(
-            ErrorCode.PRODUCER_FENCED, f"Epoch {expected.producer_epoch} is fenced: start the producer again."
+            ErrorCode.PRODUCER_FENCED,
+            f"The producer's epoch {expected.producer_epoch} is fenced: start the producer again.",
         )
     return txn.to(
         State.EMPTY,

@@ -99,8 +99,8 @@ class TransactionShard:
     def abandon(self, turn: Turn) -> None:
         """Drops the state when the leadership is lost.
 
-        No requests are parked here. Markers may still be in flight; their results are ignored, because their
-        transactions are no longer here.
+        The shard has no parked requests to answer. Results of markers that are still in flight are ignored, because
+        their transactions are dropped.
         """
         self.transactions.clear()
         self.held_bytes = 0

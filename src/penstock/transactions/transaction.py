@@ -88,8 +88,8 @@ class Transaction:
 
 
 def used_up(epoch: int) -> bool:
-    """Returns True if a producer with this epoch has only the last epoch left.
+    """Returns True if a producer with this epoch can't get a higher epoch.
 
-    The last epoch is reserved: it is used only to fence the producer that has the second last epoch.
+    One higher epoch may exist, the largest possible epoch. It is reserved for fencing this producer.
     """
     return epoch >= MAX_PRODUCER_EPOCH - 1

@@ -291,7 +291,8 @@ class Connection(asyncio.BufferedProtocol):
             self._head = bytes(view[position:count])
 
     def _keep_rest(self, rest: bytes) -> None:
-        """Keeps the bytes of a read whose requests have to wait: a read may contain thousands of tiny requests."""
+        """Keeps the rest of a read, because its requests have to wait. One read may contain thousands of small
+        requests."""
         self._rest = rest
         self._queued_bytes += len(rest)
         self._server.budget.take(len(rest))

@@ -70,7 +70,7 @@ class PartialFrame:
 
 
 def size_refusal(size: int, max_bytes: int) -> str:
-    """Returns the log text for closing a connection that announced a request of this size."""
+    """Returns the reason that is logged when a connection is closed because it announced a request of this size."""
     limit = f", over socket.request.max.bytes={max_bytes}" if size > 0 else ""
     return f"it announced a request of {size} bytes{limit}"
 

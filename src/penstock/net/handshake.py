@@ -1,8 +1,8 @@
 """Accepts TLS connections. Counts each connection before its TLS handshake, and sets a deadline for the handshake.
 
 If connections were counted only after the handshake, a peer that connects and sends nothing would hold an uncounted
-file descriptor. Event loops can't count such peers, so this module accepts the sockets and passes each socket to the
-loop with the current certificate.
+file descriptor. The TLS server of an event loop does not count such peers. So this module accepts the sockets itself,
+and passes each socket to the loop with the current certificate.
 """
 
 from __future__ import annotations

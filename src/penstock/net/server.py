@@ -330,7 +330,8 @@ class Server:
         self.watch_slow_readers()
 
     def cut_slow_readers(self) -> None:
-        """If unread responses use more than twice their limit, closes the connections with the oldest of them."""
+        """Closes the connections whose responses have been unread longest, if unread responses use more than twice
+        their limit."""
         if not self.unsent.overdrawn:
             return
         excess = self.unsent.used - self.unsent.limit

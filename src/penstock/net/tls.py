@@ -155,7 +155,9 @@ def _pkcs12(data: bytes, password: str | None, name: str) -> tuple[str | None, s
     try:
         store = pkcs12.load_pkcs12(data, None if password is None else password.encode())
     except ValueError:
-        raise TlsError(f"{name}.location can't be read: the password is wrong, or the file is not PKCS12.") from None
+        raise TlsError(
+            f"{name}.location can't be read: the password is wrong, or the file is not PKCS12. Check both."
+        ) from None
 
     def certificate(one: pkcs12.PKCS12Certificate) -> str:
         return one.certificate.public_bytes(serialization.Encoding.PEM).decode()
@@ -270,7 +272,9 @@ def _set_ciphers(context: ssl.SSLContext, names: list[str]) -> None:
     try:
         context.set_ciphers(":".join(old))
     except ssl.SSLError:
-        raise TlsError("ssl.cipher.suites has no suite that this machine's OpenSSL knows.") from None
+        raise TlsError(
+            "ssl.cipher.suites has no suite that OpenSSL on this machine supports: add such a suite."
+        ) from None
 
 
 def _openssl_name(name: str) -> str:
@@ -294,7 +298,7 @@ def _load_chain(context: ssl.SSLContext, material: Material) -> None:
     except (ssl.SSLError, ValueError, OSError):
         raise TlsError(
             "The key store can't be used: key and certificate do not belong together, the password is wrong, or the "
-            "content is damaged."
+            "content is damaged. Check the password, or create the key store again."
         ) from None
     finally:
         os.unlink(path)

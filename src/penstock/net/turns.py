@@ -1,10 +1,10 @@
 """Limits how many requests one pass of the event loop starts before it polls the sockets again.
 
-A read may bring a thousand small requests, and a thousand connections may become readable together. A pass starts
-requests until their number or the time reaches a limit. After that, complete requests are queued in their connections,
-and the connections wait. The next pass starts one request of each waiting connection in turn, so that a connection with
-one request waits for at most one request of every other connection. The clock is injected. The simulator's clock stands
-still within a pass, so in a simulation only the number of requests counts.
+One read may bring a thousand small requests, and a thousand connections may become readable together. A pass starts
+requests until it reaches a limit on their number or on its time. All other complete requests are queued in their
+connections. The next pass starts one request of each waiting connection in turn. So a connection with one request waits
+for at most one request of every other connection. The simulator's clock stands still within a pass, so in a simulation
+only the number of requests is limited.
 """
 
 from collections import deque

@@ -1,23 +1,25 @@
 """Decides which claims of other nodes a replica accepts: the epoch, the candidate and the leader that a message names.
 
-Any process that reaches the controller listener can send a message. No message may stop the quorum permanently:
+Any process that reaches the controller listener can send a forged message. No such message may stop the quorum
+permanently:
 
-    epoch       Requests raise it by at most MAX_EPOCH_JUMP in total since this process started, plus one per
-                EPOCH_PACE_MS. An answer to this replica's own request may raise it to any epoch up to MAX_EPOCH, if the
-                properties or the log contain the answering address: so a replica that was down learns the current
-                epoch. An answer from an address that only a message named (LeaderEndpoints) is limited like a request.
-    candidate,  Both must be in a voter set that may be in effect. With dynamic voters (KIP-853) this replica's log may
-    leader      lack the latest set. Then other nodes are accepted too, unless this replica hears from a leader.
+    epoch       Requests can raise this replica's epoch by at most MAX_EPOCH_JUMP in total since this process started,
+                plus one per EPOCH_PACE_MS. Answers to this replica's own requests are not limited, if the properties
+                or the log contain the address that answers: so a replica that was down learns the current epoch.
+                Answers from other addresses are limited like requests.
+    candidate,  Both must be in the latest committed set of voters or in a later set. With dynamic voters (KIP-853)
+    leader      this replica's log may lack the latest set. Then other nodes are accepted too, unless this replica
+                hears from a leader.
 
-Answers do not use up the limit for requests, and do not extend it. If they extended it, an attacker could use up all
-epochs within an hour: forged requests go to two voters in turn, and each voter learns the other's epoch. With this
-rule, continuous forged requests to all voters raise the quorum's epoch by a million for each start of a voter, and by
-one per second for each voter: the epochs of three voters last for more than twenty years, or for two thousand starts.
+Answers from known addresses do not change how far requests may still raise the epoch. Otherwise an attacker could use
+up all epochs within an hour: he would send forged requests to two voters in turn, and each voter would learn the
+other's epoch and accept more requests. With the limit, forged requests to three voters need more than twenty years, or
+two thousand restarts of voters, to use up all epochs.
 
-The following attacks succeed unless replicas authenticate each other. Forged requests end leaderships for as long as
-they are sent. A follower fetches from the leader address in a forged BeginQuorumEpoch. A node that answers at a voter's
-address can announce the last epoch; it gets such an address by an attack on the network or, with dynamic voters, by
-AddRaftVoter or UpdateRaftVoter.
+Some attacks still succeed unless replicas authenticate each other. As long as an attacker sends forged requests,
+leaders lose their leadership. A forged BeginQuorumEpoch makes a follower fetch from an address that the attacker
+chooses. A node that answers at a voter's address can announce the last possible epoch. An attacker gets such an address
+by an attack on the network or, with dynamic voters, by AddRaftVoter or UpdateRaftVoter.
 """
 
 from __future__ import annotations

@@ -67,10 +67,11 @@ class Core:
 
     @property
     def is_electable(self) -> bool:
-        """Returns True if this replica may stand for election: a voter set that may be in effect contains this replica.
+        """Returns True if this replica may stand for election: the latest committed set of voters, or a later set,
+        contains it.
 
-        An uncommitted set does not remove a voter: a leader that removed itself and then crashed may have the only log
-        with that change, and must lead once more to commit it.
+        So a removal that is not committed does not count. A leader that removed itself and then crashed may have the
+        only log with this removal. Then it must lead once more to commit the removal.
         """
         return any(voters.has(self.me) for voters in self.voters.since(self.high_watermark))
 

@@ -1,8 +1,8 @@
 """Runs elections: sends and answers requests for votes, and counts votes.
 
 A replica votes for at most one candidate per epoch, and only if the candidate's log is at least as up to date as the
-replica's own log. Before a candidate starts an epoch it asks in a pre-vote whether it would win. So a replica that has
-only lost its connection to the leader does not disturb the others. Followers that hear from their leader refuse
+replica's own log. Before a candidate starts an epoch, it asks in a pre-vote whether it would win. So a replica that has
+only lost its connection to the leader does not disturb the other replicas. Followers that hear from their leader refuse
 pre-votes and votes.
 """
 
@@ -26,8 +26,8 @@ FIRST_SUCCESSOR_BACKOFF_MS = 100
 
 
 def initial_state(saved: QuorumState, last_epoch: int, me: ReplicaKey, deadline_ms: int, fetch_ms: int) -> State:
-    """Returns the state after a restart. A former leader never leads its epoch again, because its log may be shorter
-    now."""
+    """Returns the state after a restart. A replica that led the saved epoch never leads this epoch again, because its
+    log may have lost records."""
     if last_epoch > saved.epoch:
         return Unattached(last_epoch, deadline_ms)
     if saved.leader_id == me.node_id:

@@ -216,8 +216,8 @@ def _correct_own_endpoints(core: Core, state: Leader) -> None:
 
 
 def begin_due_ms(core: Core, state: Leader, node_id: int, last_fetch_ms: int) -> int:
-    """Returns the time at which BeginQuorumEpoch is due for a voter. In a new epoch it is due at once; later it is due
-    again and again while the voter does not fetch."""
+    """Returns the time at which the next BeginQuorumEpoch request to a voter is due. In a new epoch it is due at once.
+    Later it is due at intervals, while the voter does not fetch."""
     half = core.config.fetch_timeout_ms // 2
     fetched = last_fetch_ms + half if last_fetch_ms >= 0 else 0
     return max(state.begin_due_ms.get(node_id, 0), fetched)

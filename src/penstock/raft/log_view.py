@@ -158,7 +158,7 @@ class LogView:
         return Diverging(end)
 
     def cut_for(self, end: OffsetAndEpoch) -> int:
-        """Returns the offset to which this log must be truncated if, in the leader's log, `end.epoch` ends at
+        """Returns the offset to which a follower must truncate this log. In the leader's log, `end.epoch` ends at
         `end.offset`."""
         mine = self.end_offset_for(end.epoch)
         return min(mine.offset, end.offset) if mine.epoch == end.epoch else mine.offset

@@ -125,9 +125,10 @@ class Replicas:
                     del self._latest[replica.key.node_id]
 
     def heard_until_ms(self, voters: VoterSet) -> int | None:
-        """Returns the latest time since which a majority of the voters, including the leader, has fetched.
+        """Returns the latest time T for which a majority of the voters has fetched at T or later.
 
-        Returns None if the leader alone is a majority.
+        The leader itself counts as a voter that fetches all the time, if it is a voter. Returns None if the leader
+        alone is a majority.
         """
         others = sorted((max(r.last_fetch_ms, self.since_ms) for r in self.of_voters(voters)), reverse=True)
         needed = voters.majority - (1 if voters.has(self.me) else 0)
@@ -146,10 +147,10 @@ def majority_offset(end_offsets: Iterable[int], majority: int) -> int:
 
 
 def may_commit(offset: int, high_watermark: int, epoch_start: int) -> bool:
-    """Returns True if the high watermark may advance to `offset`, which must be after the first record of the leader's
-    own epoch.
+    """Returns True if the high watermark may advance to `offset`: the first record of the leader's own epoch is below
+    it.
 
-    Records of an earlier epoch can be lost even if a majority has them, because a log with a later epoch can win an
-    election.
+    Without this rule, committed records could be lost. A majority may have records of an earlier epoch, and still a log
+    without these records can win an election if it has a later epoch.
     """
     return offset > high_watermark and offset > epoch_start

@@ -1,9 +1,8 @@
 """Keeps acquisition locks: which member holds which acquired records, and until when.
 
-Records that a member acquires within a short time share one lock, so that the number of locks does not grow with the
-number of records. A heap finds the expired locks without a scan. When the session of a member closes, the member loses
-its locks: their records are released, a limited number at a time, and the member may acquire records with new locks
-meanwhile.
+Records that a member acquires within a short time share one lock. So the number of locks does not grow with the number
+of records. A heap finds the expired locks without a scan. When the session of a member closes, the member loses its
+locks, and their records are released in several steps. Meanwhile the member may acquire records with new locks.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class Lock:
 def held(window: Window, locks: Collection[Lock], state: int, most: int) -> list[Run]:
     """Returns up to `most` ranges of records that the locks hold, in the order of their offsets.
 
-    Shrinks the locks to the records that were not returned, so that the next call continues there. The caller must take
-    all returned records away from the locks. May return an empty list although records remain, if it has passed many
-    ranges of other locks.
+    The locks then begin after the returned records, so that the next call continues there. The caller must change the
+    state of all returned records. One call examines a limited number of ranges, so it may return an empty list although
+    the locks hold records.
     """
     if not locks:
         return []

@@ -106,9 +106,9 @@ class SharePartition:
         return min((each for each in deadlines if each is not None), default=None)
 
     def inspect(self) -> Iterator[tuple[Run, Lock | None]]:
-        """Yields all ranges of records in the same state, each with its lock; None if the records are not locked.
+        """Yields each range of records in the same state, together with its lock; None if it has no lock.
 
-        The lock of delayed records is their back-off.
+        Delayed records have a lock that ends with their back-off.
         """
         for run in self.window.runs(self.window.start, self.window.end):
             locks = self.delays if run.state == DELAYED else self.locks
@@ -323,9 +323,9 @@ class SharePartition:
         return transition
 
     def _begun(self, transition: Transition) -> Transition | None:
-        """Marks the records of a state change as pending, so that their locks no longer hold them.
+        """Marks the records of the transition as pending, so that no lock holds them any more.
 
-        Returns the transition; None if it has no records.
+        Returns the transition; None if it changes no records.
         """
         number = transition.number
         self.window.fill_all([Run(each.first, each.stop, PENDING, each.deliveries, number) for each in transition.undo])
@@ -388,8 +388,7 @@ class SharePartition:
         return self.take_unsaved()
 
     def _due(self, locks: Locks, now_ms: int, state: RecordState, most: int) -> list[Run]:
-        """Returns up to `most` ranges of records whose locks have expired. A lock that holds more records stays
-        expired."""
+        """Returns up to `most` ranges of records whose locks have expired. The next call returns further ranges."""
         due = locks.due(now_ms)
         runs = held(self.window, due, state, most)
         for lock in due:

@@ -14,10 +14,10 @@ PORTION = 1000
 def portions(
     window: Window, ranges: Sequence[AcknowledgedRange], most: int = PORTION
 ) -> Iterator[list[AcknowledgedRange]]:
-    """Splits the ranges into lists of ranges, and yields one list at a time.
+    """Splits the acknowledged ranges into short lists, and yields one list at a time.
 
-    A list changes the state of at most `most` ranges of records. These ranges are counted when the list is made,
-    because the state may change between two lists.
+    One list causes at most `most` changes of state. These changes are counted when the list is made, because other
+    requests may change the state between two lists.
     """
     portion: list[AcknowledgedRange] = []
     left = most

@@ -1,9 +1,10 @@
 """Handles the requests to a share coordinator. Each function handles the part of a request for one share partition.
 
-These are InitializeShareGroupState, ReadShareGroupState, WriteShareGroupState, DeleteShareGroupState and
-ReadShareGroupStateSummary. Three kinds of writes are fenced. A write with an older leader epoch comes from a broker
-that no longer leads the partition. A write with an older state epoch comes from a time before the group's offsets were
-altered. A write to a state that no leader has read belongs to a deleted group with the same id.
+The requests are InitializeShareGroupState, ReadShareGroupState, WriteShareGroupState, DeleteShareGroupState and
+ReadShareGroupStateSummary. Three kinds of writes are refused, because their sender is fenced. A write with an older
+leader epoch comes from a broker that no longer leads the partition. A write with an older state epoch was sent before
+the group's offsets were altered. A write to a state that no leader has read was sent for a deleted group with the same
+id.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Holds the offsets that a share group has begun to deliver, as runs: ranges of records in the same state.
 
-A run is an index into four arrays, not an object: an untouched batch is one run, and a batch whose records were
-acknowledged one by one costs 15 bytes for each change of state. The runs cover the window without holes.
+A run is an index into four arrays, not an object, and takes 19 bytes. A new batch is one run. If its records are
+acknowledged one by one, it is split into several runs. There are no gaps between the runs of the window.
 """
 
 from __future__ import annotations
@@ -101,10 +101,9 @@ class Window:
         return max(0, bisect_left(self._firsts, stop) - max(0, bisect_right(self._firsts, first) - 1))
 
     def reach(self, first: int, runs: int) -> int:
-        """Returns the largest offset `stop` for which [first, stop) has at most `runs` ranges of records in the same
-        state.
+        """Returns the offset at which a scan from `first` has passed `runs` runs (ranges of records in the same state).
 
-        Returns NO_END if the window has no further ranges.
+        Returns NO_END if the window has no further runs.
         """
         after = max(0, bisect_right(self._firsts, max(first, self.start)) - 1) + runs
         return self._firsts[after] if after < len(self._firsts) else NO_END

@@ -1,5 +1,5 @@
-"""Limits the memory that a node uses for its clients. Memory is granted by estimate; the real use is counted now and
-then."""
+"""Limits the memory that a node uses for its clients. Grants memory by estimates, and now and then counts the memory
+that is really in use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Allowance:
         self._counted_ms: int | None = None
 
     def counted_by(self, counter: Callable[[], int]) -> None:
-        """Adds a function that counts the bytes of one owner. All owners share the limit."""
+        """Registers a function that returns the bytes that one part of the node uses. All parts share the limit."""
         self._counters.append(counter)
 
     def grant(self, size: int, now_ms: int) -> bool:

@@ -155,8 +155,10 @@ def _parse_query(told: Any) -> Query | None:
 
 
 def free_name(wanted: str, spec: str | None = None) -> str:
-    """Returns `wanted`, with a number added if another running pipeline, or a pipeline of another spec, has this
-    name."""
+    """Returns `wanted` as the name of a new run, with a number added if the name is taken.
+
+    A name is taken if another running pipeline has it, or if the last run with this name had another spec.
+    """
     name, number = wanted, 1
     while (run := load(name)) is not None and _is_another(run, spec):
         number += 1
@@ -216,7 +218,7 @@ class Recording:
 
 
 def stop(run: Run) -> bool:
-    """Asks a run to stop by SIGTERM. Returns False if the run has already ended.
+    """Sends SIGTERM to a run. Returns False if the run has already ended.
 
     The pipeline's next run repeats the work that this run has not committed.
     """

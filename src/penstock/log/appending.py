@@ -46,9 +46,9 @@ class Prepared(NamedTuple):
 
 
 def duplicate_of(log: Log, batch: BatchMetadata) -> AppendInfo:
-    """Returns the append result for a duplicate of `batch`, a batch that is already in the log.
+    """Returns the result of an append whose batch is a duplicate. `batch` is the original, which is already in the log.
 
-    The result has the offsets of `batch`. As in Kafka, its append time is the timestamp of `batch`.
+    The result has the offsets of the original. As in Kafka, its append time is the timestamp of the original.
     """
     return AppendInfo(
         batch.first_offset, batch.last_offset, batch.timestamp, log.log_start_offset, True, batch.timestamp
@@ -132,10 +132,11 @@ def append_fetched(log: Log, records: Buffer, leader_epoch: int) -> AppendInfo |
 
 
 def start_with_first_batch(log: Log, records: Buffer) -> None:
-    """Lowers the start of an empty log to the base offset of its first batch, if the log would start inside this batch.
+    """Moves the start of an empty log back to the base offset of its first batch, if the log would start inside this
+    batch.
 
-    The batch is copied whole from another log, and that log may start inside the batch, for example after
-    DeleteRecords.
+    This happens if the log that is copied starts inside a batch, for example after DeleteRecords: batches are copied
+    whole.
     """
     first = parse_header(memoryview(records)) if len(memoryview(records)) >= HEADER_SIZE else None
     if first is not None and 0 <= first.base_offset < log.log_end_offset < first.next_offset:

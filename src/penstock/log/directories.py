@@ -115,8 +115,11 @@ class LogDirectories(Sequence[LogDir]):
         return any(directory.offline for directory in self.all)
 
     def forget_incarnation(self) -> None:
-        """Removes the record of this process from each directory for partitions, because after a disk failure some of
-        its unsynced writes may be lost."""
+        """Removes the incarnation file from each directory for partitions.
+
+        Called after a disk failure: some unsynced writes of this process may be lost, and the next process must know
+        this.
+        """
         for directory in self:
             try:
                 directory.forget_incarnation()

@@ -136,8 +136,8 @@ class LogDir:
     def take_clean_mark(self) -> None:
         """Reads the clean-shutdown marker, and sets `clean` and `last_incarnation` from it.
 
-        Deletes the marker, so that a crash from now on counts as an unclean stop. Without a marker, `last_incarnation`
-        comes from the record that the previous process wrote about itself.
+        Deletes the marker, so that a crash from now on counts as an unclean stop. Without a marker, reads
+        `last_incarnation` from the incarnation file of the previous process.
         """
         path = self.file(CLEAN_SHUTDOWN_FILE)
         self.clean = self.disk.exists(path)
@@ -150,17 +150,19 @@ class LogDir:
             self.last_incarnation = parse_incarnation(data, self.disk.boot_id())
 
     def note_incarnation(self, incarnation: Incarnation) -> None:
-        """Records the incarnation of this process and the machine's boot id, so that the next process can tell whether
-        the machine rebooted.
+        """Writes the incarnation file: the incarnation of this process, and the boot id of the machine.
 
-        A reboot may have lost the page cache. The file is not synced, because a process of a later boot ignores it.
+        By the boot id, the next process can tell whether the machine was booted again: then unsynced writes may be
+        lost. The file is not synced, because a process of a later boot ignores it.
         """
         self.disk.write_atomic(
             self.file(INCARNATION_FILE), render_incarnation(incarnation, self.disk.boot_id()), sync=False
         )
 
     def forget_incarnation(self) -> None:
-        """Removes the record of this process, because after a disk failure some of its writes may be lost."""
+        """Removes the incarnation file, because some unsynced writes of this process may be lost
+        after a disk failure.
+        """
         self.disk.remove(self.file(INCARNATION_FILE))
 
     def leave_clean_mark(self, broker_epoch: int) -> None:
@@ -189,8 +191,8 @@ class LogDir:
     async def save_checkpoints(self, current: Callable[[], Checkpoints]) -> None:
         """Writes the changed checkpoint files without blocking the event loop, one save at a time.
 
-        If a log is truncated during a save, the truncation writes the files itself. Then the save is dropped, because
-        its contents may include records that have been truncated since.
+        If a log is truncated meanwhile, the truncation writes the files itself, and this save stops: its offsets may be
+        above the new end of the log.
         """
         async with self._saving:
             self._writes += 1

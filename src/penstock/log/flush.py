@@ -51,9 +51,9 @@ async def sync_to_end(log: Log) -> None:
 
 
 async def make_countable(log: Log) -> None:
-    """Waits until all records of this log may count for the high watermark (see `synced_mark`).
+    """Waits until all records of this log may count for the high watermark (`synced_mark` has the rules).
 
-    Syncs the records if the config promises fsync; otherwise removes the synced mark.
+    Syncs the records if the config requires fsync before acknowledgements; otherwise removes the synced mark.
     """
     await (sync_to_end(log) if log.config.fsync_before_ack else log.durability.remove_mark())
 
@@ -155,10 +155,9 @@ class Durability:
             self._released = None
 
     def copy_mark_of(self, other: Durability) -> None:
-        """Gives this log a synced mark if `other` has one, and removes it otherwise (see `synced_mark`). Blocks the
-        event loop.
+        """Copies the synced mark of `other` to this log: writes or removes the file of the mark. Blocks the event loop.
 
-        The caller must have synced the records of this log.
+        `synced_mark` explains the mark. The caller must have synced the records of this log.
         """
         disk, path = self._log.environment.disk, self._log.path
         if other.mark is Mark.PRESENT and self.mark is Mark.ABSENT:
@@ -242,8 +241,11 @@ class Durability:
                 future.set_exception(error)
 
     async def _sync_round(self) -> int:
-        """Runs one group commit: writes or removes the synced mark as the config demands (see `synced_mark`), then
-        syncs the records. Returns the flushed offset."""
+        """Runs one group commit, and returns the flushed offset.
+
+        First writes or removes the synced mark, as the config requires (see `synced_mark`). Then syncs the records that
+        requests wait for.
+        """
         log = self._log
         promised = log.config.fsync_before_ack
         if promised and self.mark is not Mark.PRESENT:
@@ -329,7 +331,7 @@ class Durability:
         self.finish(goal)
 
     def _missed(self, goal: FlushGoal) -> None:
-        """Handles a failed sync of `goal`: marks its files as unsynced, so that the next flush syncs them again."""
+        """Makes the next flush sync the files of `goal` again, because a sync has failed."""
         for path in goal.paths:
             self.note_unsynced(path)
 
@@ -386,7 +388,7 @@ class Durability:
         """Waits until a group commit has removed the synced mark. From then on, unsynced records count for the high
         watermark too.
 
-        Stops waiting if the config demands fsync before acknowledgements again.
+        Returns early if the config requires fsync before acknowledgements again.
         """
         while self.mark is not Mark.ABSENT and not self._log.config.fsync_before_ack:
             await self.wait(0)

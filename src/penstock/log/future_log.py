@@ -134,9 +134,10 @@ class FutureLog:
         appending.account_run(self.log, segment, run)
 
     def copy_tail(self, max_bytes: int) -> bool:
-        """Copies all remaining batches in one step of the event loop. Returns False if batches remain.
+        """Copies all remaining batches without yielding to the event loop. Returns True if it has copied them.
 
-        Copies nothing if more than `max_bytes` remain, or if the future log has to be truncated first.
+        Copies nothing and returns False if more than `max_bytes` remain, or if the future log has to be truncated
+        first.
         """
         if self.cut_at is not None or self.bytes_left > max_bytes:
             return False
@@ -157,9 +158,9 @@ class FutureLog:
         return True
 
     def _next(self, max_bytes: int) -> LogSlice | None:
-        """Returns the next slice of the current log to copy.
+        """Returns the next slice of the current log to copy; None if the remaining offsets have no records.
 
-        Returns None if only offsets without records remain; the copy then continues after these offsets.
+        In the second case, skips these offsets in the copy.
         """
         current, log = self.current, self.log
         found = current.read(log.log_end_offset, max_bytes, upper_bound=current.log_end_offset)
@@ -203,8 +204,11 @@ class FutureLog:
             yield run, whole[start:end]
 
     def _segment_for(self, run: list[Prepared], *, begins: bool) -> Segment:
-        """Returns the segment of the copy to which the batches in `run` are appended. Rolls a new segment if a segment
-        of the current log begins with these batches."""
+        """Returns the segment of the copy to which the batches in `run` are appended.
+
+        `begins` is True if a segment of the current log begins with these batches: then the copy begins a new segment
+        too.
+        """
         log = self.log
         log.health.check_writable()
         segment = log.segments.active
@@ -246,23 +250,24 @@ class FutureLog:
 
     @property
     def flush_is_due(self) -> bool:
-        """True if the copy has so many unsynced bytes that a flush at the swap would take long: it should be flushed
-        now."""
+        """True if the copy should be flushed now: it has so many unsynced bytes that the flush at the swap would take
+        long.
+        """
         log = self.log
         return log.appended_bytes - log.durability.flushed_bytes >= log.environment.unflushed_bytes
 
     def note_prepared(self, start: int) -> None:
-        """Records that the copy is on disk and that the checkpoint of the target directory has the log start offset
-        `start`."""
+        """Notes that the copy is on disk, and that the checkpoint of its directory has the log start offset `start`."""
         self._prepared_start = start
 
     @property
     def is_prepared(self) -> bool:
         """True if the copy can replace the current log.
 
-        Every record that is synced in the current log must be synced in the copy too. If the log's config promises
-        fsync, the swap itself syncs the copy. In every case both logs have a synced mark, or neither log has one (see
-        `synced_mark`).
+        The copy must be on disk, with the log start offset of the current log. Both logs must have a synced mark, or
+        neither of them (see `synced_mark`). Every synced record of the current log must also be synced in the copy.
+        This last condition is not needed if the config requires fsync before acknowledgements: then the swap itself
+        syncs the copy.
         """
         current, log = self.current, self.log
         ours, theirs = log.durability, current.durability
@@ -273,9 +278,11 @@ class FutureLog:
         return current.config.fsync_before_ack or ours.flushed_offset >= theirs.flushed_offset
 
     def hand_over_state(self) -> None:
-        """Gives the future log the state that can't be rebuilt from batches. Both logs end at the same offset.
+        """Gives the future log the leader epochs and the producer state of the current log. Both logs end at the same
+        offset.
 
-        This state consists of producers whose records were deleted, and of pending verifications of open transactions.
+        The batches alone don't show all of this state: they lack producers whose records were deleted, and pending
+        verifications of transactions.
         """
         current, log = self.current, self.log
         log.epochs.copy_from(current.epochs)

@@ -86,8 +86,10 @@ class FutureLogs:
 
     @property
     def environment(self) -> LogEnvironment:
-        """Returns the disk, the clock and the callbacks that future logs use. No client reads future logs, so their
-        removed files are deleted without a delay."""
+        """Returns the environment of future logs, which have their own callbacks.
+
+        For example, their removed files are deleted without a delay, because no client reads a future log.
+        """
         return replace(
             self._logs.environment,
             disk_failed=self._disk_failed,
@@ -171,8 +173,10 @@ class FutureLogs:
                 self.remove(self._logs.dirs.of(log), log.path)
 
     def _unmark_current(self, current: Log) -> None:
-        """Removes the leaving mark of a log that stays in its directory (see `moved_mark`), unless another move of the
-        log has begun."""
+        """Removes the leaving mark of `current`, because the log stays in its directory (see `moved_mark`).
+
+        No-op if another move of the log has begun, or if the log is offline.
+        """
         if self.of(current) is None and not current.offline:
             try:
                 moved_mark.remove_leaving(self._logs.disk, current.path)
@@ -195,8 +199,11 @@ class FutureLogs:
     # Ending a move.
 
     async def prepare(self, future: FutureLog) -> None:
-        """Syncs the copy, its checkpoint and the marks of the move to disk (see `moved_mark`). Raises KafkaError if a
-        sync or a write fails."""
+        """Makes the copy ready for the swap: syncs it, and writes its checkpoint and the marks of the move (see
+        `moved_mark`).
+
+        Raises KafkaError if a sync or a write fails.
+        """
         logs, log = self._logs, future.log
         start = log.log_start_offset
         await future.make_durable()
@@ -228,10 +235,10 @@ class FutureLogs:
             raise log.health.failed(error) from error
 
     def _mark_current(self, current: Log, target: LogDir) -> frozenset[bytes]:
-        """Writes the leaving mark of the current log, and updates its moved mark (see `moved_mark`).
+        """Writes the leaving mark of the current log, and removes outdated ids from its moved mark (see `moved_mark`).
 
-        Returns the ids of the directories that may still hold an older log of the partition: offline directories, and
-        directories with an old log that is not removed yet.
+        Returns the remaining ids. These directories may still hold an older log of the partition: they are offline, or
+        their older log is not removed yet.
         """
         disk, dirs = self._logs.disk, self._logs.dirs
         older = moved_mark.read(disk, current.path)
@@ -244,10 +251,10 @@ class FutureLogs:
         return older
 
     def swap(self, future: FutureLog, tail_bytes: int) -> Retired | None:
-        """Makes the future log the current log, in one step of the event loop.
+        """Makes the future log the current log, without yielding to the event loop.
 
         Returns None, and changes nothing, if more than `tail_bytes` are left to copy or the copy is not prepared.
-        Raises KafkaError if a step fails before the rename; then the current log stays in use.
+        Raises KafkaError if an operation before the rename fails; then the current log stays in use.
         """
         current, log = future.current, future.log
         if not future.is_prepared or not future.copy_tail(tail_bytes) or not future.is_prepared:
@@ -296,10 +303,9 @@ class FutureLogs:
                 await self.retire(retired)
 
     def put_old_aside(self, log: Log, suffix: str) -> None:
-        """Renames the old logs that earlier moves of `log` left in other directories, if `retire` has not renamed them
-        yet.
+        """Renames the old logs that `log` has replaced in earlier moves, if they still have their original names.
 
-        Called when `log` itself is renamed.
+        Called when `log` itself is renamed. The old logs are in other directories; normally `retire` has renamed them.
         """
         for retired in [each for each in self._retiring.values() if each.log is log]:
             self._rename_old(retired, suffix)
@@ -342,9 +348,10 @@ class FutureLogs:
                 segment.close()
 
     async def _forget_source(self, retired: Retired, path: str) -> None:
-        """Removes the old log's directory from the moved mark (see `moved_mark`) and from the checkpoints.
+        """Removes the old log's directory from the moved mark of the new log (see `moved_mark`), and the old log from
+        the checkpoints.
 
-        Syncs the rename of the old log first.
+        First syncs the rename of the old log.
         """
         logs, log, disk = self._logs, retired.log, self._logs.disk
         try:
@@ -361,9 +368,9 @@ class FutureLogs:
 
 
 def _refused_by_source(current: Log, error: OSError) -> KafkaError:
-    """Returns the error for a move that ends because the leaving mark can't be written next to the current log.
+    """Returns the error for a move that ends because the leaving mark of the current log can't be written.
 
-    Takes the current log offline, unless its disk is only full: then clients can still read the log.
+    After a disk error, takes the current log offline. If the disk is only full, clients can still read the log.
     """
     if error.errno in _FULL:
         return KafkaError(

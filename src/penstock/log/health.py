@@ -72,10 +72,10 @@ class LogHealth:
         )
 
     def failed_midway(self, error: OSError) -> KafkaError:
-        """Takes the log offline after any error that interrupted a change of its files. Returns the error to raise.
+        """Takes the log offline after an error that interrupted a change of its files. Returns the error to raise.
 
-        After such an error the files differ from the state in memory, even if the cause was only a lack of descriptors
-        or memory.
+        Even a lack of descriptors or memory takes the log offline here, because the files no longer match the state in
+        memory.
         """
         refusal = self.failed(error)
         if self.failure is None and not self.closed:

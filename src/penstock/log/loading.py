@@ -358,7 +358,9 @@ def _load_epochs(environment: LogEnvironment, path: str, found: Found) -> tuple[
 
 
 def _restore_epochs(log: Log, recovered: Recovered | None, start: int) -> None:
-    """Rebuilds leader epochs from two groups of batches: from `start` on, and before the first known epoch."""
+    """Adds the leader epochs that the epoch file may lack: epochs of batches from `start` on, and
+    of the first batches.
+    """
     epochs = log.epochs
     epochs.truncate_from_end(min(start, log.log_end_offset))
     if recovered is not None:

@@ -390,8 +390,7 @@ class Log:
 
     @property
     def countable_offset(self) -> int:
-        """Returns the offset below which this replica's records may count for the high watermark (see
-        `synced_mark`)."""
+        """Returns the offset below which this replica's records count for the high watermark: see `synced_mark`."""
         mark = self.durability.mark
         if mark is Mark.ABSENT and not self.config.fsync_before_ack:
             return self.log_end_offset
@@ -403,7 +402,7 @@ class Log:
         return self.health.failure is None and self.durability.is_behind
 
     def store(self) -> None:
-        """Writes leader epochs, and index entries from the recovery point on, from memory to files, without a sync."""
+        """Writes leader epochs and index entries that are only in memory to their files, without a sync."""
         for segment in self.segments.starting_at(self.recovery_point):
             segment.store_indexes()
         if self.epochs.changed:
@@ -458,10 +457,10 @@ class Log:
         return shorten.delete_old_segments(self, now_ms)
 
     def begin_truncation(self, offset: int) -> None:
-        """Lowers the checkpoints to `offset` before the files are truncated, so that no checkpoint covers removed
-        records.
+        """Lowers the recovery point and the compaction checkpoint to `offset`, before the files are truncated.
 
-        The old checkpoints would also be wrong for records that are appended later at the same offsets.
+        Otherwise these checkpoints would cover removed records, and later the new records that are appended at their
+        offsets.
         """
         self.truncations += 1
         if self.on_truncation is not None:
@@ -487,7 +486,9 @@ class Log:
             self.environment.recovery_point_lowered(self)
 
     def restart_at(self, segment: Segment) -> None:
-        """Adds the empty `segment` to a log without segments. The log then starts at the segment's base offset."""
+        """Adds `segment` to a log that has no segments. The log is then empty and starts at the
+        segment's base offset.
+        """
         offset = segment.base_offset
         self.segments.add(segment)
         self.log_start_offset = self.log_end_offset = self.high_watermark = offset
@@ -498,8 +499,7 @@ class Log:
         self.cleaned_offset = min(offset, self.log_end_offset)
 
     def prepare_stop(self) -> bool:
-        """Completes the indexes and takes a producer snapshot before the last flush. Returns False after a disk
-        error."""
+        """Completes the indexes and takes a producer snapshot for the stop. Returns False after a disk error."""
         if self.health.failure is not None:
             return False
         try:

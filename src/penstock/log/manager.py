@@ -151,11 +151,11 @@ class LogManager:
             raise
 
     def note_incarnation(self, broker_epoch: int, asking: bytes = ZERO_UUID) -> None:
-        """Writes a record of this process, with `broker_epoch`, into each directory for partitions.
+        """Writes the incarnation file, with `broker_epoch`, into each directory for partitions.
 
-        While the process is registering, it has no epoch of its own yet. Then `asking` is the incarnation id of the
-        registration, and `broker_epoch` is the epoch of the previous process. If a directory has failed, or fails now,
-        no directory keeps a record, because unsynced writes to the failed directory may be lost.
+        A process that is still registering has no epoch yet. It passes the epoch of the previous process, and its own
+        incarnation id as `asking`. If a directory is offline or fails now, removes the file from all directories,
+        because unsynced writes to the failed directory may be lost.
         """
         for directory in self.dirs:
             if not self.dirs.any_offline:
@@ -216,8 +216,10 @@ class LogManager:
         return log
 
     def adopt(self, orphan: Leftover, config: LogConfig) -> Log | None:
-        """Makes a future log the current log of a partition whose current log is lost. Returns None if the future log
-        can't be read."""
+        """Makes a future log the current log of its partition, because the partition's own log is lost.
+
+        Returns None if the future log can't be read.
+        """
         directory, key = orphan.directory, (orphan.topic, orphan.partition)
         try:
             points = directory.read_checkpoint(RECOVERY_POINT_FILE)
@@ -347,8 +349,9 @@ class LogManager:
             self.on_offline(directory, error)
 
     def _corruption_found(self, log: Log, reason: str) -> None:
-        """Records damage in a log. Notifies the owner only the first time, although each read of a damaged batch
-        reports the damage again."""
+        """Records damage in a log and notifies the owner. Ignores repeated reports: each read of a damaged batch sends
+        one.
+        """
         key = (log.topic, log.partition)
         if self.corruptions.get(key) == reason:
             return

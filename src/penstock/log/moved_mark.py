@@ -41,8 +41,10 @@ MAX_BYTES = 1 << 16
 
 
 def write(disk: Disk, path: str, sources: Iterable[bytes]) -> None:
-    """Writes the moved mark of the log in `path` with the directory ids `sources`, and syncs it. Removes the mark if
-    `sources` is empty."""
+    """Writes the directory ids `sources` as the moved mark of the log in `path`, and syncs the mark.
+
+    Removes the mark if `sources` is empty.
+    """
     ids = sorted(sources)
     if ids:
         disk.write_atomic(f"{path}/{MOVED_MARK_FILE}", _render(ids))
@@ -100,13 +102,13 @@ def remove_leaving(disk: Disk, path: str) -> None:
 
 
 def stays(disk: Disk, path: str, directories: Iterable[LogDir]) -> bool:
-    """True if the log in `path` is the current log of its partition; then removes the marks that are no longer needed.
+    """True if the log in `path` is the current log of its partition. Called for a log that is in one directory only.
 
-    The leaving mark is removed and the removal is synced. The adopted mark is removed if no directory is offline.
+    False if the log may be an old log: its leaving mark names a directory that can't be read. The id of an offline
+    directory may be unknown, so any offline directory may be the named directory.
 
-    False if the log may be an old log: its leaving mark names a directory that can't be read, and some directory is
-    offline. The id of an offline directory may be unknown, so the mark may name any offline directory. Called for a log
-    that the start has found in no other directory.
+    If True, removes marks that are no longer needed: the leaving mark and, if no directory is offline, the adopted
+    mark.
     """
     targets = read_leaving(disk, path)
     known = list(directories)
@@ -133,7 +135,7 @@ def put_replaced_logs_aside(
     topic_id: Callable[[str], bytes],
     name_for_stray: Callable[[LogDir, str], str],
 ) -> None:
-    """Renames each log that was replaced by an adopted copy while the log's directory was offline.
+    """Renames each log that an adopted copy has replaced. The copy was adopted while the log's directory was offline.
 
     `places` maps each log's name to its directories. Called after `finish_moves`, which may have renamed some of these
     logs. A log of another topic with the same name is left as it is.

@@ -115,9 +115,9 @@ class OffsetIndex:
         self._file.truncate(self._good_entries(relative))
 
     def _good_entries(self, relative: int) -> int:
-        """Counts the valid entries at the start of the index: entries that are in order and below `relative`.
+        """Counts the valid entries at the start of the index file. A crash may have damaged all later entries.
 
-        A crash may have damaged all later entries.
+        Valid entries are in order, and their relative offsets are below `relative`.
         """
         if not self._file.stored:
             return 0

@@ -185,7 +185,8 @@ class ProducerStateManager:
             )
 
     def _validate_unknown(self, header: BatchHeader, origin: AppendOrigin, marker: EndTxn | None) -> None:
-        """Accepts any sequence number from an unknown or expired producer.
+        """Checks a batch of a producer that is unknown or has expired. Such a producer may begin with any sequence
+        number.
 
         Raises KafkaError only if a pending verification shows that earlier records are missing.
         """
@@ -250,8 +251,10 @@ class ProducerStateManager:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Returns the first offset of the oldest transaction that is open or whose marker is not below the high
-        watermark."""
+        """Returns the first offset of the oldest transaction that has no marker below the high watermark.
+
+        Returns None if there is no such transaction.
+        """
         if not self._ongoing and not self._unreplicated:
             return None
         undecided = next(iter(self._ongoing), None)

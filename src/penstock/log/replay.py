@@ -59,8 +59,9 @@ class Recovered:
                 self.batches = None
 
     def batches_from(self, log: Log, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
-        """Yields all batches with a producer id from `offset` to the log end. May also yield batches without a producer
-        id."""
+        """Yields every batch that has a producer id, from `offset` to the log end. Some yielded batches may have no
+        producer id.
+        """
         if self.batches is None:
             yield from batches_between(log.segments, offset, log.log_end_offset)
             return
@@ -73,7 +74,7 @@ class Recovered:
 def rebuild_producers(log: Log, recovered: Recovered | None = None) -> dict[int, list[AbortedTransaction]]:
     """Rebuilds the producer state from the newest snapshot that is not above the log end, and from all later batches.
 
-    Returns the aborted transactions among these batches. The key is the base offset of the segment with their marker.
+    Returns the aborted transactions among these batches, by the base offset of the segment that has their marker.
     """
     environment = log.environment
     producers = log.producers

@@ -317,9 +317,9 @@ class Segment:
     def last_timestamp_fits(self) -> bool:
         """True if the last entry of the time index has the timestamp of the batch that it points to.
 
-        A power loss may leave zeros in the last bytes of an entry that was not synced. The offset in such an entry is
-        too low: the entry points to an older batch, perhaps a batch below the recovery point. If the last byte of the
-        offset is not zero, returns True at once, which saves a read.
+        After a power loss, the last bytes of an unsynced entry may be zeros. The offset in the entry is then too low,
+        and the entry points to an older batch. An offset whose last byte is not zero is complete, so no batch is read
+        for it.
         """
         timestamp, offset = self.time_index.last
         if timestamp < 0 or (offset - self.base_offset) & 0xFF:
@@ -355,8 +355,8 @@ class Segment:
         self.reset_tail(-1)
 
     def store_indexes(self) -> None:
-        """Writes index entries that are only in memory to the files, and adds an entry for the largest timestamp so
-        far.
+        """Writes index entries that are only in memory to the files. First adds a time index entry for the largest
+        timestamp.
 
         Because of this entry, sealing the segment later adds nothing to an index file that a flush has already synced.
         """
@@ -370,8 +370,9 @@ class Segment:
         self._time_index.file.create()
 
     def boundary(self, offset: int) -> int:
-        """Returns the offset at which the log can be truncated: `offset`, or the base offset of the batch that contains
-        it."""
+        """Returns `offset`, or the base offset of the batch that contains `offset`: a log can be truncated only between
+        batches.
+        """
         found = self.locate(offset)
         if found is None:
             return offset
@@ -399,8 +400,7 @@ class Segment:
             self.disk.remove(self.path(TXN_INDEX_SUFFIX))
 
     def needs_check(self, position: int, end: int) -> bool:
-        """True if an earlier process wrote some of the bytes from `position` to `end`, and this process has not
-        verified them yet."""
+        """True if an earlier process wrote some of the bytes from `position` to `end` and they are not verified yet."""
         if position >= self.trusted_from:
             return False
         return position < self.checked_from or min(end, self.trusted_from) > self.checked_to

@@ -90,9 +90,9 @@ class TimeIndex:
         self._last_timestamp = self.last[0]
 
     def _good_entries(self, relative: int) -> int:
-        """Counts the valid entries at the start of the index: entries that are in order and below `relative`.
+        """Counts the valid entries at the start of the index file. A crash may have damaged all later entries.
 
-        A crash may have damaged all later entries.
+        Valid entries are in order, and their relative offsets are below `relative`.
         """
         if not self._file.stored:
             return 0

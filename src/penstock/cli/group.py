@@ -18,7 +18,7 @@ from penstock.protocol.vocabulary import LATEST
 
 if TYPE_CHECKING:
     from penstock.cli.connect import Broker
-    from penstock.client.group_admin import Described
+    from penstock.client.group_members import Described
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -161,7 +161,7 @@ def _delete_offsets(
 def run_describe(args: argparse.Namespace) -> int:
     from penstock.cli.connect import connect
     from penstock.cli.group_offsets import committed, ends
-    from penstock.client.group_admin import lag_rows
+    from penstock.client.group_admin import lag_rows, partitions_of_group
 
     rows: list[dict[str, Any]] = []
     with connect(args) as broker:
@@ -169,12 +169,15 @@ def run_describe(args: argparse.Namespace) -> int:
         groups = args.groups or [str(each["group"]) for each in known]
         for group in groups:
             described = describe(broker, group)
+            if described.truncated:
+                output.note(f"{group}: the assignments are too long, and the last partitions in them are not shown")
             if args.members:
                 rows += _member_rows(group, described)
                 continue
             offsets = committed(broker, group)
-            last = ends(broker, offsets.keys() | described.owners.keys(), LATEST)
-            found = lag_rows(described, offsets, last) or [{}]
+            partitions = broker.run(partitions_of_group(described, offsets))
+            last = ends(broker, partitions, LATEST)
+            found = lag_rows(partitions, described, offsets, last) or [{}]
             rows += [{"group": group, "state": described.state, **row} for row in found]
     if args.members:
         columns = ["group", "member", "instance", "client", "host", "partitions"]
@@ -185,6 +188,8 @@ def run_describe(args: argparse.Namespace) -> int:
 
 
 def _member_rows(group: str, described: Described) -> list[dict[str, Any]]:
+    from penstock.client.group_members import partition_names
+
     return [
         {
             "group": group,
@@ -192,7 +197,7 @@ def _member_rows(group: str, described: Described) -> list[dict[str, Any]]:
             "instance": member.instance,
             "client": member.client,
             "host": member.host,
-            "partitions": partitions,
+            "partitions": partition_names(partitions),
         }
         for member, partitions in described.members.items()
     ]

@@ -9,7 +9,7 @@ from penstock.cli.exit import Exit, Failure
 
 if TYPE_CHECKING:
     from penstock.cli.connect import Broker
-    from penstock.client.group_admin import Described
+    from penstock.client.group_members import Described
 
 
 def describe(broker: Broker, group: str) -> Described:

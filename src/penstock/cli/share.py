@@ -15,7 +15,8 @@ from penstock.cli.group import list_groups
 from penstock.cli.group_description import partitions_of, why
 from penstock.cli.group_offsets import ends
 from penstock.cli.options import connection, verb
-from penstock.client.share_admin import SHARE, member_rows, offset_rows
+from penstock.client.group_members import partition_names
+from penstock.client.share_admin import SHARE, members_of, offset_rows
 from penstock.protocol.vocabulary import EARLIEST, LATEST
 
 if TYPE_CHECKING:
@@ -74,7 +75,10 @@ def run_describe(args: argparse.Namespace) -> int:
         for group in groups:
             described = _describe(broker, group)
             if args.members:
-                rows += [{"group": group, **row} for row in member_rows(described)]
+                rows += [
+                    {"group": group, **row, "partitions": partition_names(partitions)}
+                    for row, partitions in members_of(described)
+                ]
                 continue
             known = {"group": group, "state": described.group_state}
             rows += [{**known, **row} for row in offset_rows(broker.run(broker.share.offsets(group)))] or [known]

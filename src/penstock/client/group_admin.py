@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 from penstock.client.client import AsyncClient
 from penstock.client.errors import code_of
+from penstock.client.group_members import (
+    Described,
+    Owner,
+    claims_in,
+    describe_members,
+    existing_partitions,
+    in_order,
+)
 from penstock.client.offsets import list_offsets
-from penstock.protocol.codec import DecodeError, decode_prefix
+from penstock.net.yielding import yield_between_slices
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages import api_08_offset_commit as committing
 from penstock.protocol.messages import api_09_offset_fetch as fetching
@@ -18,27 +27,12 @@ from penstock.protocol.messages import api_42_delete_groups as deleting
 from penstock.protocol.messages import api_69_consumer_group_describe as consumer
 from penstock.protocol.messages import api_89_streams_group_describe as streams
 from penstock.protocol.messages.api_60_describe_cluster import DescribeClusterRequest
-from penstock.protocol.messages.consumer_protocol import ConsumerProtocolAssignment
 from penstock.protocol.vocabulary import TopicPartition
 
 Offsets = dict[TopicPartition, int]
 NOT_FOUND_STATES = ("Dead", "")
 #: The last version of OffsetFetch whose response names topics. Later versions have topic ids.
 OFFSET_FETCH_WITH_NAMES = 9
-
-
-class Owner(NamedTuple):
-    member: str
-    client: str
-    host: str
-    instance: str | None
-
-
-class Described(NamedTuple):
-    state: str
-    owners: dict[TopicPartition, Owner]
-    members: dict[Owner, list[str]]
-    """Each member with the names of its partitions."""
 
 
 class GroupAdmin:
@@ -96,13 +90,14 @@ class GroupAdmin:
         [described] = answer.groups
         if described.error_code:
             return None
-        members: dict[Owner, list[TopicPartition]] = {}
-        for each in described.members:
-            owner = Owner(each.member_id, each.client_id, each.client_host, each.instance_id)
-            members[owner] = [
-                (topic.topic_name, index) for topic in each.assignment.topic_partitions for index in topic.partitions
-            ]
-        return _described(described.group_state, members)
+        members = (
+            (
+                Owner(each.member_id, each.client_id, each.client_host, each.instance_id),
+                ((topic.topic_name, topic.partitions) for topic in each.assignment.topic_partitions),
+            )
+            for each in described.members
+        )
+        return await describe_members(self._client, described.group_state, members)
 
     async def _describe_streams(self, group: str) -> Described | None:
         """Describes a group of the streams protocol. A member owns the partitions that its active tasks read.
@@ -122,19 +117,18 @@ class GroupAdmin:
             each.subtopology_id: {*each.source_topics, *(topic.name for topic in each.repartition_source_topics)}
             for each in described.topology.subtopologies or ()
         }
-        topics = (await self._client.metadata(sorted(set().union(*read.values())))).topics if read else []
-        known = {(topic.name or "", part.partition_index) for topic in topics for part in topic.partitions}
-        members = {
-            Owner(each.member_id, each.client_id, each.client_host, each.instance_id): [
-                (topic, index)
-                for task in each.assignment.active_tasks
-                for topic in sorted(read.get(task.subtopology_id, ()))
-                for index in task.partitions
-                if (topic, index) in known
-            ]
+        members = (
+            (
+                Owner(each.member_id, each.client_id, each.client_host, each.instance_id),
+                (
+                    (topic, task.partitions)
+                    for task in each.assignment.active_tasks
+                    for topic in sorted(read.get(task.subtopology_id, ()))
+                ),
+            )
             for each in described.members
-        }
-        return _described(described.group_state, members)
+        )
+        return await describe_members(self._client, described.group_state, members)
 
     async def _describe_classic(self, group: str) -> Described:
         request = classic.DescribeGroupsRequest(groups=[group])
@@ -142,13 +136,14 @@ class GroupAdmin:
         [described] = answer.groups
         if described.error_code != ErrorCode.GROUP_ID_NOT_FOUND:
             _raise_for(group, described.error_code, described.error_message)
-        members = {
-            Owner(each.member_id, each.client_id, each.client_host, each.group_instance_id): _assigned(
-                described.protocol_type, each.member_assignment
+        members = (
+            (
+                Owner(each.member_id, each.client_id, each.client_host, each.group_instance_id),
+                claims_in(described.protocol_type, each.member_assignment),
             )
             for each in described.members
-        }
-        return _described(described.group_state, members)
+        )
+        return await describe_members(self._client, described.group_state, members)
 
     # Offsets.
 
@@ -173,10 +168,12 @@ class GroupAdmin:
     async def offsets_at(self, partitions: Iterable[TopicPartition], when: int) -> Offsets:
         """Returns the partitions' offsets for a timestamp, EARLIEST or LATEST. Leaves out deleted partitions."""
         asked = list(partitions)
-        names = sorted({topic for topic, _ in asked})
-        topics = (await self._client.metadata(names)).topics if names else []
-        known = {(topic.name or "", each.partition_index) for topic in topics for each in topic.partitions}
-        wanted = {partition: when for partition in asked if partition in known}
+        known = await existing_partitions(self._client, {topic for topic, _ in asked})
+        wanted: Offsets = {}
+        for number, (topic, index) in enumerate(asked):
+            await yield_between_slices(number)
+            if index in known.get(topic, ()):
+                wanted[topic, index] = when
         if not wanted:
             return {}
         return {key: each.offset for key, each in (await list_offsets(self._client, wanted)).items()}
@@ -230,48 +227,40 @@ def _raise_for(what: str, code: int, message: str | None = None) -> None:
         raise KafkaError(code_of(code), f"{what}: {message or code_of(code).name}")
 
 
-def _described(state: str, members: Mapping[Owner, list[TopicPartition]]) -> Described:
-    return Described(
-        state,
-        {partition: owner for owner, partitions in members.items() for partition in partitions},
-        {
-            owner: [f"{topic}-{index}" for topic, index in sorted(partitions)]
-            for owner, partitions in sorted(members.items(), key=lambda item: item[0].member)
-        },
-    )
+def lag_of(
+    partition: TopicPartition, offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> int | None:
+    """Returns the lag of a partition; None if it has no committed offset, or if its end is unknown."""
+    offset, end = offsets.get(partition), ends.get(partition)
+    return max(end - offset, 0) if offset is not None and end is not None else None
 
 
-def _assigned(protocol_type: str, assignment: bytes) -> list[TopicPartition]:
-    """Returns a member's partitions from the assignment that the leader of its classic group wrote.
-
-    Returns an empty list if the group's protocol type is not "consumer", because the format of such an assignment is
-    unknown.
-    """
-    if protocol_type != "consumer" or len(assignment) < 2:
-        return []
-    try:
-        version = min(int.from_bytes(assignment[:2], "big"), ConsumerProtocolAssignment.MAX_VERSION)
-        decoded, _ = decode_prefix(ConsumerProtocolAssignment, version, assignment, 2)
-    except DecodeError:
-        return []
-    return [(each.topic, index) for each in decoded.assigned_partitions for index in each.partitions]
+async def partitions_of_group(described: Described, offsets: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Returns the partitions that have a committed offset or are assigned to a member, sorted."""
+    found: dict[str, set[int]] = {}
+    for number, (topic, index) in enumerate(chain(offsets, described.owners)):
+        await yield_between_slices(number)
+        found.setdefault(topic, set()).add(index)
+    return await in_order(found)
 
 
 def lag_rows(
-    described: Described, offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+    partitions: Iterable[TopicPartition],
+    described: Described,
+    offsets: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
 ) -> list[dict[str, Any]]:
-    """Returns a row with the lag of each partition that has a committed offset or is assigned to a member."""
+    """Returns a row for each of these partitions, with its offsets, its lag and the member that owns it."""
     rows = []
-    for partition in sorted(offsets.keys() | described.owners.keys()):
+    for partition in partitions:
         owner = described.owners.get(partition)
-        offset, end = offsets.get(partition), ends.get(partition)
         rows.append(
             {
                 "topic": partition[0],
                 "partition": partition[1],
-                "committed": offset,
-                "end": end,
-                "lag": max(end - offset, 0) if offset is not None and end is not None else None,
+                "committed": offsets.get(partition),
+                "end": ends.get(partition),
+                "lag": lag_of(partition, offsets, ends),
                 "member": owner.member if owner else None,
                 "client": owner.client if owner else None,
                 "host": owner.host if owner else None,

@@ -207,21 +207,17 @@ class ShareAdmin:
         return [(place, answers[place.topic_id, place.partition]) for place in places]
 
 
-def member_rows(described: describing.DescribedGroup) -> list[dict[str, Any]]:
-    return [
-        {
+def members_of(described: describing.DescribedGroup) -> Iterator[tuple[dict[str, Any], list[TopicPartition]]]:
+    """Yields each member's ids, host and epoch, and the member's partitions."""
+    for member in described.members:
+        row = {
             "member": member.member_id,
             "client": member.client_id,
             "host": member.client_host,
             "epoch": member.member_epoch,
-            "partitions": [
-                f"{topic.topic_name}-{index}"
-                for topic in member.assignment.topic_partitions
-                for index in topic.partitions
-            ],
         }
-        for member in described.members
-    ]
+        topics = member.assignment.topic_partitions
+        yield row, [(topic.topic_name, index) for topic in topics for index in topic.partitions]
 
 
 def offset_rows(offsets: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from penstock.http import view
 from penstock.http.rest.api import ROUTES
 from penstock.http.rest.routes import Route
 from penstock.testing import Broker
-from scale import CREW, EVERYTHING, WIDE, Scale, broker_of
+from scale import CREW, EVERYTHING, INVENTED, INVENTED_PARTITIONS, WIDE, Scale, broker_of
 
 #: A step of a request may use this much CPU time.
 STEP_MAX_S = 0.020
@@ -47,8 +47,14 @@ def uncached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view, "LONGEST_S", 0.0)
 
 
-def walk(broker: Broker, route: Route) -> None:
-    assert ask(broker, "GET", path_of(route)).status in (200, 409 if "acls" in route.template else 200)
+#: Every path of the walk, by the name of its route; also the groups with invented partitions.
+PATHS = {each.name: path_of(each) for each in GETS} | {
+    f"describe_group {group}": f"/v1/groups/{group}?limit=1000" for group in INVENTED
+}
+
+
+def walk(broker: Broker, path: str) -> None:
+    assert ask(broker, "GET", path).status in (200, 409 if "acls" in path else 200)
 
 
 # --- a small share of the walk, by a count that depends on no clock
@@ -62,12 +68,23 @@ def some_partitions() -> Iterator[Broker]:
         yield running
 
 
-@pytest.mark.parametrize("route", GETS, ids=lambda each: each.name)
-def test_steps_of_a_route_do_not_grow_with_the_number_of_partitions(some_partitions: Broker, route: Route) -> None:
-    walk(some_partitions, route)  # compiles codecs, opens connections
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+def test_steps_of_a_route_do_not_grow_with_the_number_of_partitions(some_partitions: Broker, path: str) -> None:
+    walk(some_partitions, path)  # compiles codecs, opens connections
     with lines_of_callbacks(some_partitions) as longest:
-        walk(some_partitions, route)
+        walk(some_partitions, path)
     assert longest.cost < STEP_MAX_LINES, longest.name
+
+
+def test_invented_partitions_of_a_group_are_left_out_and_an_assignment_that_is_too_long_is_marked(
+    some_partitions: Broker,
+) -> None:
+    group = ask(some_partitions, "GET", f"/v1/groups/{INVENTED_PARTITIONS}?limit=10").value
+    (member,) = group["members"]
+    assert (group["total"], group["member_count"], group["truncated"]) == (SOME.wide, 1, True)
+    assert (member["partition_count"], len(member["partitions"])) == (SOME.wide, SOME.wide)
+    assert {row["member"] for row in group["partitions"]} == {member["member"]}
+    assert not ask(some_partitions, "GET", f"/v1/groups/{EVERYTHING}").value["truncated"]
 
 
 def test_answers_that_are_made_in_many_steps_are_complete(some_partitions: Broker) -> None:
@@ -100,14 +117,14 @@ def many_partitions(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_collections")  # a node that was started by the command line collects rarely
-@pytest.mark.parametrize("route", GETS, ids=lambda each: each.name)
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 def test_no_route_holds_the_loop_for_20_ms_at_10000_partitions_and_1000_groups(
-    many_partitions: Broker, route: Route
+    many_partitions: Broker, path: str
 ) -> None:
     figures = []
     for _ in range(5):  # the first one compiles codecs; a collection of garbage or another process may disturb some
         with cpu_of_callbacks(many_partitions) as longest:
-            walk(many_partitions, route)
+            walk(many_partitions, path)
         if longest.cost < STEP_MAX_S:
             return
         figures.append(longest)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from penstock.client.group_admin import GroupAdmin, Offsets, lag_rows
+from penstock.client.group_admin import GroupAdmin, Offsets, lag_of, lag_rows, partitions_of_group
+from penstock.client.group_members import partition_names
 from penstock.http.rest.cluster import PAGE, paged
 from penstock.http.rest.fields import Field, list_of
 from penstock.http.rest.problems import Problem
 from penstock.http.rest.routes import Call, Route
+from penstock.net.yielding import yield_between_slices
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, TopicPartition
 
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Partitions of one reset.
 RESET_MAX = 5_000
+#: Members of an answer, and names of partitions of all its members.
+MEMBERS_MAX, MEMBER_PARTITIONS_MAX = 1_000, 10_000
 TARGETS = ("earliest", "latest", "timestamp_ms", "offset", "shift")
 
 
@@ -41,22 +46,40 @@ async def describe_group(service: Service, call: Call) -> Any:
             409, f"{group!r} is a group of type {kinds[0]}, which this route can't describe: use /v1/share-groups."
         ) from error
     offsets = await admin.committed(group)
-    ends = await admin.offsets_at(offsets.keys() | described.owners.keys(), LATEST)
-    members = [{**owner._asdict(), "partitions": names} for owner, names in described.members.items()]
-    rows = await asyncio.to_thread(lag_rows, described, offsets, ends)
-    text = call.query.get("search", "")
-    lags: Counter[str] = Counter()
-    for row in rows:
-        if row["lag"] is not None:  # of a topic that the caller may not describe, no offset is known
-            lags[row["topic"]] += row["lag"]
+    partitions = await partitions_of_group(described, offsets)
+    ends = await admin.offsets_at(partitions, LATEST)
+    text, lags, found = call.query.get("search", ""), Counter[str](), []
+    for number, partition in enumerate(partitions):
+        await yield_between_slices(number)
+        lag = lag_of(partition, offsets, ends)
+        if lag is not None:  # of a topic that the caller may not describe, no offset is known
+            lags[partition[0]] += lag
+        if text in partition[0]:
+            found.append(partition)
+    page = paged(found, call, "partitions")
     return {
         "group": group,
         "state": described.state,
-        "members": members,
+        **member_page(len(described.members), ((owner._asdict(), of) for owner, of in described.members.items())),
+        "truncated": described.truncated,
         "lag": lags.total(),
         "lag_history": _lag_history(service, group, lags),
-        **paged([row for row in rows if text in row["topic"]], call, "partitions"),
+        **page,
+        "partitions": lag_rows(page["partitions"], described, offsets, ends),
     }
+
+
+def member_page(count: int, members: Iterable[tuple[Mapping[str, Any], Sequence[TopicPartition]]]) -> dict[str, Any]:
+    """Returns the number of members, and a row for each of the first members.
+
+    A row has the member's number of partitions, and names of partitions while the answer has room for names.
+    """
+    room, rows = MEMBER_PARTITIONS_MAX, []
+    for row, partitions in islice(members, MEMBERS_MAX):
+        names = partition_names(partitions[:room])
+        room -= len(names)
+        rows.append({**row, "partition_count": len(partitions), "partitions": names})
+    return {"member_count": count, "members": rows}
 
 
 def _lag_history(service: Service, group: str, lags: Counter[str]) -> list[tuple[int, int]]:

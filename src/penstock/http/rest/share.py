@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.broker.share.share_rows import share_rows
 from penstock.client.group_admin import GroupAdmin
-from penstock.client.share_admin import SHARE, Refusal, ShareAdmin, in_flight, is_idle, member_rows, offset_rows
+from penstock.client.share_admin import SHARE, Refusal, ShareAdmin, in_flight, is_idle, members_of, offset_rows
 from penstock.http.rest.cluster import PAGE, paged
 from penstock.http.rest.fields import Field, list_of
-from penstock.http.rest.groups import RESET_MAX, partitions_of_topics
+from penstock.http.rest.groups import RESET_MAX, member_page, partitions_of_topics
 from penstock.http.rest.problems import Problem
 from penstock.http.rest.routes import Call, Route
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -37,7 +37,7 @@ async def describe_share_group(service: Service, call: Call) -> Any:
     return {
         "group": group,
         "state": described.group_state,
-        "members": member_rows(described),
+        **member_page(len(described.members), members_of(described)),
         "lag": sum(row["lag"] or 0 for row in rows),
         **paged(rows, call, "partitions"),
     }

@@ -25,7 +25,7 @@ export async function show(view) {
     ],
     async (page) => {
       const seen = await get(path("groups", group) + query(page));
-      fill(totals, cards([["state", pill(seen.state, MOODS[seen.state] ?? "")], ["lag", number(seen.lag)], ["members", number(seen.members.length)], ["partitions", number(seen.total)]]));
+      fill(totals, cards([["state", pill(seen.state, MOODS[seen.state] ?? "")], ["lag", number(seen.lag)], ["members", number(seen.member_count)], ["partitions", number(seen.total)]]), seen.truncated && h("p", { class: "calm" }, "The assignments of this group are too long: the last partitions in them were not read."));
       chart.update([seen.lag_history.map(([ms]) => ms / 1000), seen.lag_history.map(([, lag]) => lag)]);
       members.update(seen.members.slice(0, 500));
       return { total: seen.total, rows: seen.partitions };
@@ -38,7 +38,7 @@ export async function show(view) {
       { title: "client", cell: (row) => row.client },
       { title: "host", cell: (row) => row.host },
       { title: "instance", cell: (row) => row.instance || "" },
-      { title: "partitions", wide: true, cell: (row) => row.partitions.slice(0, 50).join(", ") + (row.partitions.length > 50 ? " …" : "") },
+      { title: "partitions", wide: true, cell: (row) => row.partitions.slice(0, 50).join(", ") + (row.partition_count > Math.min(row.partitions.length, 50) ? " …" : "") },
     ],
     { key: (row) => row.member, empty: "The group has no members." },
   );

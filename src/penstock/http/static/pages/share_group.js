@@ -44,7 +44,7 @@ export async function show(view) {
       { title: "member", wide: true, cell: (row) => row.member },
       { title: "client", cell: (row) => row.client },
       { title: "host", cell: (row) => row.host },
-      { title: "partitions", wide: true, cell: (row) => row.partitions.slice(0, 50).join(", ") + (row.partitions.length > 50 ? " …" : "") },
+      { title: "partitions", wide: true, cell: (row) => row.partitions.slice(0, 50).join(", ") + (row.partition_count > Math.min(row.partitions.length, 50) ? " …" : "") },
     ],
     { key: (row) => row.member, empty: "The group has no members." },
   );
@@ -64,7 +64,7 @@ export async function show(view) {
   );
   await view.every(2000, async () => {
     const [seen, found] = await Promise.all([get(where + query({ limit: 1 })), get(`${where}/windows${query({ limit: 500 })}`)]);
-    fill(totals, cards([["state", pill(seen.state, MOODS[seen.state] ?? "")], ["lag", number(seen.lag)], ["members", number(seen.members.length)], ["partitions", number(seen.total)]]));
+    fill(totals, cards([["state", pill(seen.state, MOODS[seen.state] ?? "")], ["lag", number(seen.lag)], ["members", number(seen.member_count)], ["partitions", number(seen.total)]]));
     windows.update(found.windows);
     flying.update(found.windows.flatMap((each) => (each.records || []).map((run) => ({ topic: each.topic, partition: each.partition, ...run }))).slice(0, 500));
     members.update(seen.members);

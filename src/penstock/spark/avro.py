@@ -122,7 +122,7 @@ def avro_decoder(value: ValueOptions, wanted: Any) -> Callable[[Any], Any]:
             stream.seek(skip)
             found.append(schemaless_reader(stream, schema, schema))
             if stream.tell() != len(each):
-                raise ValueError(f"{len(each) - stream.tell()} bytes follow the Avro record")
+                raise ValueError(f"{len(each) - stream.tell()} bytes follow the Avro record in the value")
         return pa.array(found, wanted)
 
     return decode

@@ -25,7 +25,7 @@ CONNECT_TIMEOUT_MS = 10_000
 def connect(options: SourceOptions, *, attempts: int | None = None) -> Client:
     """Returns a connected client. Raises SourceError if an option is wrong or no broker answers.
 
-    With `attempts`, the first connection and every request are tried `attempts` times.
+    If `attempts` is given, the first connection and each request are tried at most this many times.
     """
     retry = _retry(options)
     try:
@@ -83,7 +83,7 @@ def _credentials(options: SourceOptions) -> Credentials:
 def _number(options: SourceOptions, name: str, default: int) -> int:
     found: int = _setting(options, name, int, default)
     if found < 0:
-        raise SourceError(f"Option kafka.{name} is {found}, but must be at least 0.")
+        raise SourceError(f"Option kafka.{name} is {found}: it takes a number of 0 or more.")
     return found
 
 
@@ -94,4 +94,4 @@ def _setting(options: SourceOptions, name: str, read: Callable[[str], T], defaul
     try:
         return read(text)
     except (KeyError, ValueError):
-        raise SourceError(f"Option kafka.{name} does not take {text!r}.") from None
+        raise SourceError(f"Option kafka.{name} does not take {text!r}: correct or remove the option.") from None

@@ -1,11 +1,11 @@
 """Decodes record batches into Arrow columns, without a Python object per record. Pure code.
 
-First the start of each record is found, by walking over the length fields: this is the only sequential part. A run of
-equal lengths takes one step. A batch with the same size and record count as the batch before it is assumed to have the
-same layout; its length fields are checked afterwards.
+First the decoder finds the start of each record by its length field. This is the only sequential part. Consecutive
+records of equal length take one step. A batch with the same size and record count as the previous batch is assumed to
+have the same layout; its length fields are checked afterwards.
 
 Then numpy computes whole columns: the varints of all records, then keys and values with one copy each. If all values of
-a column have the same length, numpy copies them. Otherwise one Arrow binary array is laid over the raw bytes. For each
+a column have the same length, numpy copies them. Otherwise an Arrow binary array refers to the raw bytes. For each
 record, the array has four offsets: key start, key end, value start, value end. So every fourth element of the array is
 a key, and the second element after each key is a value; `take` copies these elements. A batch that can't be decoded
 raises KafkaError with INVALID_RECORD.
@@ -324,10 +324,10 @@ def _fields(
 
 
 def _all_of_one_length(data: Array, length: Array, start: Array) -> Any | None:
-    """Returns the column if all its values have the same length; otherwise None.
+    """Returns the values as an Arrow column if all of them have the same length; otherwise None.
 
-    The raw bytes are viewed as overlapping elements of that length, one starting at each byte, and numpy copies the
-    elements that are values. This takes half as long as Arrow's `take`.
+    A numpy view of the raw bytes has an element of this length at every byte. numpy copies the elements that are values
+    in half the time of Arrow's `take`.
     """
     size, count = int(length[0]), len(length)
     if size < 1 or (length != size).any():
@@ -339,7 +339,7 @@ def _all_of_one_length(data: Array, length: Array, start: Array) -> Any | None:
 
 
 def _spans_over(raw: Raw, spans: Array) -> Any:
-    """Returns an Arrow binary array over the raw bytes, without a copy.
+    """Returns an Arrow binary array that refers to the raw bytes, without a copy.
 
     Its elements 0, 2, 4, … are the given spans. Its elements 1, 3, 5, … are the bytes between two spans.
     """

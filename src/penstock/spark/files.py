@@ -220,9 +220,9 @@ def portions(segment: OpenSegment, start: int) -> Iterator[Portion]:
 
 
 def _place(path: str, base_offset: int, offset: int) -> int:
-    """Returns the byte position of a batch at or before `offset`.
+    """Looks up in the segment's index the byte position of a batch at or before `offset`.
 
-    Reads the position from the segment's index; returns 0 if there is no index.
+    Returns 0 if there is no index.
     """
     try:
         with open(path + INDEX_SUFFIX, "rb") as file:

@@ -47,7 +47,7 @@ class Narrowed:
 def narrow(filters: Iterable[Any]) -> tuple[Narrowed, list[Any]]:
     """Returns the limits that the filters set, and the filters that Spark still has to apply.
 
-    A filter on `timestamp` is in both results, because its limit skips only whole batches.
+    Spark still applies a filter on `timestamp`, because the source skips only whole batches by time.
     """
     found = Narrowed()
     rest: list[Any] = []

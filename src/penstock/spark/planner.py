@@ -62,8 +62,8 @@ class ReadTask(InputPartition):
 def matching(pattern: str, topics: Iterable[TopicInfo]) -> list[str]:
     """Returns the names of the topics that match a pattern, without internal topics, as in Spark's own source.
 
-    Internal topics are the topics of the brokers and the sink's topics for decisions. They are read only if option
-    `subscribe` names them.
+    Internal topics are the brokers' own topics, such as `__consumer_offsets`, and the topics in which the exactly-once
+    sink records its commits. A query reads them only if option `subscribe` names them.
     """
     wanted = java_pattern(pattern)
     own = [each.name for each in topics if not each.is_internal and not each.name.startswith(DECISIONS)]
@@ -242,8 +242,8 @@ class Planner:
     def file_hints(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, FileHint]:
         """Returns, for each partition, the log directory in which its leader keeps it.
 
-        A partition that has no entry in the result is fetched from its leader. A topic that the client may not read
-        with a Fetch has no entries: its files must not show what the authorizer refuses.
+        Tasks fetch a partition without an entry from its leader. A topic on which the client has no READ has no
+        entries, because its files would show records that the authorizer refuses.
         """
         wanted = sorted(set(partitions))
         if self._options.read_mode == "wire" or not wanted:
@@ -266,10 +266,10 @@ class Planner:
         return found
 
     def _readable(self, topics: set[str]) -> set[str]:
-        """Returns the topics on which the brokers grant this client READ; all of them if there is no authorizer.
+        """Returns the topics on which this client has READ; all topics if there is no authorizer.
 
-        A broker before Kafka 2.3 can't report this, so the result is empty. Raises KafkaError if read.mode=files and a
-        topic is missing in the result.
+        Returns no topics if the broker is older than Kafka 2.3, because it can't report the client's permissions.
+        Raises KafkaError if read.mode=files and the client may not read one of the topics.
         """
         request = MetadataRequest(
             topics=[MetadataRequestTopic(name=name) for name in sorted(topics)],

@@ -195,7 +195,7 @@ def sentence_in(exception: str) -> str:
 
 
 def figures(state: QueryState) -> runs.Query:
-    """Returns the state of a query in the form in which the file of a pipeline run stores it (see `runs`)."""
+    """Converts the state of a query to the entry that `runs` stores in the file of a pipeline run."""
     return runs.Query(
         name=state.name or state.query_id[:8],
         running=state.running,

@@ -11,8 +11,8 @@ decision to commit the new batch, completes it, and aborts transactions that no 
                                      check that all are still prepared ─▶ decide ─▶ complete all ─▶ abort the rest
 
 Tasks never abort a transaction that may be prepared: an attempt that finds an open transaction under its transactional
-id uses the next id. A driver records which transactions it aborts before it aborts them (`sink_policy` says why that is
-enough).
+id uses the next id. Before a driver aborts transactions, it records which transactions these are (`sink_policy` gives
+the reason).
 """
 
 from __future__ import annotations
@@ -249,14 +249,14 @@ async def _end_all(
 async def end_transaction(
     client: AsyncClient, name: str, state: PreparedTxnState, *, commit: bool, held: bool = False, insist: bool = True
 ) -> None:
-    """Ends exactly this transaction, even if its transactional id has a new owner.
+    """Commits or aborts the given transaction, even if another producer has taken over its transactional id.
 
-    Does nothing if the transaction has already ended. With insist=False, raises KafkaError if the transactional id has
-    a new owner or if the transaction has already ended.
+    Does nothing if the transaction has already ended. With insist=False, raises KafkaError if the transaction has ended
+    or another producer has taken over the transactional id.
 
-    `held` is True if the task took over the transaction once, to prepare it. Then the owner's epoch is the
-    transaction's epoch plus one, and no other transaction gets that epoch. So the first attempt uses that epoch, which
-    usually saves a request. If the epoch is wrong, the next attempt asks the coordinator for the owner.
+    A task that prepares a transaction takes it over, which increments the producer's epoch. If `held` is True, the
+    first attempt uses that incremented epoch, which usually saves a request. If the attempt fails, the next attempt
+    asks the coordinator for the current epoch.
     """
     transactions = Transactions(client, name, TIMEOUT_MS, two_phase=True)
     await transactions.resume(PreparedTxnState(state.producer_id, state.producer_epoch + held))

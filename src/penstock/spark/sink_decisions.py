@@ -1,4 +1,4 @@
-"""Keeps the decision about a query's newest batch, as the last record of a topic that belongs to the query.
+"""Stores the decision to commit a query's newest batch, as the last record of a topic that belongs to the query.
 
 Decisions are in a topic for three reasons: executors and every later driver can read the topic on any machine; a topic
 is as durable as the data; and a topic needs no file system that Python can write to. Each query has its own topic, so
@@ -86,7 +86,7 @@ class DecisionLog:
         self._driver_id = f"penstock-spark.{query}.driver"
 
     def last(self) -> Decision | None:
-        """Returns the last committed decision; a decision in an open transaction is not visible."""
+        """Returns the last committed decision. Ignores a decision whose transaction is still open."""
         if not self._exists():
             return None
         key = (self._topic, 0)
@@ -107,7 +107,7 @@ class DecisionLog:
         if code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return False
         if code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
-            raise KafkaError(code, f"Topic {self._topic} can't be read.")
+            raise KafkaError(code, f"Topic {self._topic}, which records the sink's commits, can't be read.")
         return True
 
     def _read(self, start: int, end: int) -> list[Record]:

@@ -1,4 +1,4 @@
-"""Computes an exactly-once sink's next decision from the last decision and the open transactions. Pure code.
+"""Decides which transactions of an exactly-once sink to commit and to abort. Pure code.
 
 Two rules make every decision final:
 
@@ -21,10 +21,11 @@ BEFORE_ALL = -1
 def next_decision(
     last: Decision | None, batch: int, prepared: Collection[Prepared], opened: Collection[Prepared], *, replayed: bool
 ) -> Decision | None:
-    """Returns the decision about a batch; returns `last` if there is nothing new to decide. Raises SourceError.
+    """Returns the decision which transactions of a batch to commit and to abort. Raises SourceError.
 
-    `prepared` has the transactions that the batch's tasks wrote, `opened` has all open transactions of the query.
-    `replayed` is True if a task found a recorded decision to commit the batch.
+    `last` is the last recorded decision; it is returned if there is nothing new to decide. `prepared` has the
+    transactions of the batch's tasks, `opened` has all open transactions of the query. `replayed` is True if a task
+    found a recorded decision to commit the batch.
     """
     if last is not None and last.batch > batch:
         raise SourceError(

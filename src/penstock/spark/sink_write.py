@@ -139,9 +139,9 @@ def _first_free_id(
 
 
 def _prepare(client: Client, options: SinkOptions, name: str, state: PreparedTxnState) -> None:
-    """Prepares a transaction. From then on the transaction can't time out.
+    """Prepares a transaction. A prepared transaction can't time out.
 
-    If the task dies before that, the transaction times out and is aborted.
+    If the task dies before the transaction is prepared, the transaction times out and is aborted.
     """
     keeper = Transactions(client.asynchronous, name, options.transaction_timeout_ms, two_phase=True)
     client.run(keeper.start(keep_prepared=True))

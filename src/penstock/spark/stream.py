@@ -41,8 +41,8 @@ from penstock.spark.workers import settle
 class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as a stream.
 
-    The constructor does not check the options, because Spark would drop the error message. The first call of another
-    method checks the options.
+    The first method that is called checks the options. The constructor does not check them, because Spark would drop
+    the error message.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:

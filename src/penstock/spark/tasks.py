@@ -74,9 +74,9 @@ def columns_of(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
 
 
 def _batches(options: SourceOptions, task: ReadTask) -> Iterator[tuple[int, list[Batch]]]:
-    """Yields pairs (offset, batches). The task skips records before this offset in the first batch.
+    """Yields pairs (offset, batches). The caller has to skip the records before this offset in the first batch.
 
-    Batches come from segment files as far as possible, and then from the broker.
+    The batches are read from segment files as far as possible, and then from the broker.
     """
     position = task.start
     for batches, after in _from_files(options, task):
@@ -154,7 +154,7 @@ def _from_wire(
 def after_loss(client: Client, options: SourceOptions, task: ReadTask, position: int) -> int:
     """Returns the offset at which to continue after OFFSET_OUT_OF_RANGE. With failOnDataLoss, raises SourceError.
 
-    The error means that the record at `position` was deleted. Gaps inside the log do not cause this error.
+    OFFSET_OUT_OF_RANGE means that the record at `position` was deleted. Gaps inside the log do not cause this error.
     """
     key = (task.topic, task.partition)
     first = client.list_offsets({key: EARLIEST})[key].offset

@@ -132,7 +132,7 @@ def _decoder(value: ValueOptions, wanted: Any) -> DecodeAll:
 
 def _struct(table: Any, wanted: Any, count: int) -> Column:
     if table.num_rows != count:
-        raise ValueError("the value is not exactly one record")
+        raise ValueError("the value does not contain exactly one record")
     columns = []
     for field in wanted:
         column = table[field.name].combine_chunks() if field.name in table.column_names else pa.nulls(count, field.type)

@@ -209,7 +209,9 @@ def test_console_shows_html_in_names_and_values_as_text_and_never_executes_it(co
     page.wait_for_selector("h1:has-text('<b>night</b>')")
 
 
-def test_values_are_shown_by_their_avro_schema_and_keys_as_protobuf_on_request(console: Console) -> None:
+def test_console_decodes_values_with_their_avro_schema_and_keys_as_protobuf_if_the_user_selects_it(
+    console: Console,
+) -> None:
     page = console.open("topics/invoices/messages")
     page.locator("main td", has_text='"number":7').click()
     assert '"number": 7' in page.locator("dialog pre").last.inner_text()

@@ -96,7 +96,7 @@ def test_a_user_who_may_operate_changes_topics_and_is_told_why_users_cannot_be_c
     opened.close()
 
 
-def test_a_user_without_a_role_and_a_wrong_password_get_no_console(browser: Any, broker: Broker) -> None:
+def test_console_refuses_a_user_without_a_role_and_a_wrong_password(browser: Any, broker: Broker) -> None:
     for user, password, status in (("dora", "d", 403), ("ann", "wrong", 401)):
         opened = console_of(browser, broker, user, password)
         answer = opened.page.goto(str(broker.node.http.url))

@@ -366,10 +366,10 @@ def run(home: Path, *, dynamic: bool) -> None:
         asyncio.run(asyncio.wait_for(main(cluster), 280))
 
 
-def test_dynamic_configs_replace_certificates_and_their_authority_without_a_failed_request(tmp_path: Path) -> None:
+def test_no_request_fails_while_dynamic_configs_replace_all_certificates_and_their_authority(tmp_path: Path) -> None:
     run(tmp_path, dynamic=True)
 
 
 @pytest.mark.slow
-def test_changed_files_replace_certificates_and_their_authority_without_a_failed_request(tmp_path: Path) -> None:
+def test_no_request_fails_while_changed_files_replace_all_certificates_and_their_authority(tmp_path: Path) -> None:
     run(tmp_path, dynamic=False)

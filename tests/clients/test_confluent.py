@@ -170,7 +170,7 @@ def test_records_with_the_same_key_go_to_one_partition_and_keep_their_order(
     assert len({partition for partitions in home.values() for partition in partitions}) > 1
 
 
-def test_confluent_consumer_is_told_when_it_reaches_the_end_of_a_partition(bootstrap: str, topic: NewTopicName) -> None:
+def test_confluent_consumer_gets_an_event_at_the_end_of_a_partition(bootstrap: str, topic: NewTopicName) -> None:
     name = topic()
     produce(bootstrap, name, [{"value": b"v"}])
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.partition.eof": True})

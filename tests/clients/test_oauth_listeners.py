@@ -97,7 +97,7 @@ def test_librdkafka_produces_and_consumes_with_a_token(secured: Broker, issuer: 
     consumer.close()
 
 
-def test_acls_apply_to_the_subject_of_the_token(secured: Broker, issuer: TokenIssuer) -> None:
+def test_acls_apply_to_the_subject_of_an_access_token(secured: Broker, issuer: TokenIssuer) -> None:
     def visible(subject: str) -> set[str]:
         return set(AdminClient(librdkafka(secured, token_of(issuer, subject))).list_topics(timeout=30).topics)
 

@@ -64,7 +64,7 @@ def test_aiokafka_reads_committed_records_and_offsets_but_no_aborted_records(
     asyncio.run(scenario())
 
 
-def test_newer_aiokafka_producer_with_the_same_transactional_id_fences_the_older_producer(
+def test_newer_aiokafka_producer_fences_the_older_producer_with_the_same_transactional_id(
     bootstrap: str, topic: NewTopicName, name: str
 ) -> None:
     async def scenario() -> None:

@@ -105,7 +105,7 @@ def test_newer_confluent_producer_fences_the_older_producer_and_aborts_its_trans
     assert read(bootstrap, written) == [b"successor"]
 
 
-def test_offsets_that_confluent_sends_in_a_transaction_take_effect_when_it_commits(
+def test_offsets_that_confluent_sends_in_a_transaction_take_effect_when_the_transaction_commits(
     bootstrap: str, topic: NewTopicName, name: str
 ) -> None:
     source = topic()

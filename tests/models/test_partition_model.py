@@ -28,7 +28,7 @@ ALL, TWO = (1, 2, 3), (1, 2)
     ],
     ids=str,
 )
-def test_no_step_allows_the_election_of_a_replica_that_lacks_committed_records(
+def test_partition_model_never_elects_a_replica_that_lacks_committed_records(
     isr: tuple[int, ...], budget: Budget
 ) -> None:
     found = explore(PartitionModel(budget, isr))
@@ -44,7 +44,7 @@ def test_no_step_allows_the_election_of_a_replica_that_lacks_committed_records(
     [(TWO, Budget(kills=1)), (TWO, Budget(power_losses=1))],
     ids=str,
 )
-def test_no_step_of_a_larger_model_allows_the_election_of_a_replica_that_lacks_committed_records(
+def test_larger_partition_model_never_elects_a_replica_that_lacks_committed_records(
     isr: tuple[int, ...], budget: Budget
 ) -> None:
     found = explore(PartitionModel(budget, isr), most_states=5_000_000)

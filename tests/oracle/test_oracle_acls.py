@@ -115,7 +115,7 @@ def told(peer: Peer, key: int, version: int, topic: str, group: str) -> Any:
 
 
 @pytest.mark.parametrize("key", DENIED)
-def test_client_without_acls_gets_the_same_error_codes_as_from_kafka(both: Both, key: int) -> None:
+def test_client_without_permission_gets_the_same_error_codes_from_penstock_and_kafka(both: Both, key: int) -> None:
     api = APIS[key]
     for version in sorted({api.min_version, api.latest_stable, (api.min_version + api.latest_stable) // 2}):
         answers = [told(peer, key, version, *closed_to_others(peer)) for peer in both]
@@ -187,7 +187,7 @@ def test_describe_and_delete_acls_select_the_same_acls_as_in_kafka(both: Both) -
         ({"permission_type": 1}, ErrorCode.UNKNOWN_SERVER_ERROR),
     ],
 )
-def test_create_acls_with_an_invalid_acl_gets_invalid_request_where_kafka_may_fail(
+def test_create_acls_with_an_invalid_acl_gets_invalid_request_from_penstock(
     both: Both, change: dict[str, Any], kafkas: ErrorCode
 ) -> None:
     fields: dict[str, Any] = {

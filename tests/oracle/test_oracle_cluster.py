@@ -48,7 +48,7 @@ from penstock.protocol.messages.api_72_push_telemetry import PushTelemetryReques
 METADATA = "__cluster_metadata"
 
 
-def test_describe_cluster_gets_kafkas_answer(peer: Peer) -> None:
+def test_penstock_answers_describe_cluster_like_kafka(peer: Peer) -> None:
     for version in (0, 1, 2):
         peer.ask(DescribeClusterRequest(), version)
     peer.ask(DescribeClusterRequest(include_cluster_authorized_operations=True), 1)
@@ -86,7 +86,7 @@ def quorum(topic: str = METADATA, *partitions: int) -> DescribeQuorumRequest:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_describe_quorum_with_one_voter_gets_kafkas_answer(peer: Peer, version: int) -> None:
+def test_penstock_answers_describe_quorum_with_one_voter_like_kafka(peer: Peer, version: int) -> None:
     answer = peer.quietly(quorum(METADATA, 0), version)
     (partition,) = answer.topics[0].partitions
     assert partition.leader_epoch >= 1
@@ -147,7 +147,7 @@ def features(*updates: tuple[str, int, int], **more: Any) -> UpdateFeaturesReque
     return UpdateFeaturesRequest(feature_updates=keys, **more)
 
 
-def test_invalid_feature_updates_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_invalid_feature_updates_like_kafka(peer: Peer) -> None:
     upgrade, safe, unsafe = 1, 2, 3
     for what in (
         ("no.such", 1, upgrade),
@@ -256,7 +256,7 @@ def log_dirs(topics: dict[str, list[int]] | None) -> DescribeLogDirsRequest:
 
 
 @pytest.mark.parametrize("version", [1, 3, 4, 5])
-def test_describe_log_dirs_gets_kafkas_answer(peer: Peer, version: int) -> None:
+def test_penstock_answers_describe_log_dirs_like_kafka(peer: Peer, version: int) -> None:
     topic = peer.topic(partitions=2)
     peer.produce(topic, (1, 2))
     answer = peer.quietly(log_dirs({topic: [0, 1, 9]}), version)
@@ -288,7 +288,7 @@ def moved(path: str, topics: dict[str, list[int]]) -> AlterReplicaLogDirsRequest
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_request_to_move_a_replica_on_a_node_with_one_log_directory_gets_kafkas_answer(
+def test_penstock_answers_a_request_to_move_a_replica_on_a_node_with_one_log_directory_like_kafka(
     peer: Peer, version: int
 ) -> None:
     topic = peer.topic(partitions=2)
@@ -363,7 +363,7 @@ def test_init_producer_id_returns_a_different_producer_id_each_time(peer: Peer) 
     assert len(seen) == 6
 
 
-def test_invalid_init_producer_id_requests_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_invalid_init_producer_id_requests_like_kafka(peer: Peer) -> None:
     peer.settle(lambda: bool(peer.quietly(producer(), 4).error_code == 0))
     peer.ask(producer(""), 4)
     peer.ask(producer(timeout=-1), 4)
@@ -383,7 +383,7 @@ def test_invalid_init_producer_id_requests_get_kafkas_answers(peer: Peer) -> Non
     """)
 
 
-def test_find_coordinator_gets_kafkas_answer(peer: Peer) -> None:
+def test_penstock_answers_find_coordinator_like_kafka(peer: Peer) -> None:
     peer.have_offsets_topic()
     for version in (0, 1, 2, 3):
         peer.ask(FindCoordinatorRequest(key="g", key_type=0), version)
@@ -405,7 +405,7 @@ def test_find_coordinator_gets_kafkas_answer(peer: Peer) -> None:
     """)
 
 
-def test_invalid_lookups_of_coordinators_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_invalid_find_coordinator_requests_like_kafka(peer: Peer) -> None:
     for kind in (3, -1, 100):
         peer.ask(FindCoordinatorRequest(key="g", key_type=kind), 3)
         peer.ask(FindCoordinatorRequest(coordinator_keys=["g"], key_type=kind), 6)
@@ -522,7 +522,7 @@ def test_client_quotas_are_set_described_and_removed_as_in_kafka(peer: Peer) -> 
     """)
 
 
-def test_invalid_changes_of_quotas_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_invalid_changes_of_quotas_like_kafka(peer: Peer) -> None:
     name = peer.unique("n")
     for wanted in (
         limit(("client-id", name), no_such=1.0, validate_only=True),
@@ -608,7 +608,7 @@ def test_invalid_changes_of_quotas_get_kafkas_answers(peer: Peer) -> None:
     """)
 
 
-def test_invalid_quota_filters_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_invalid_quota_filters_like_kafka(peer: Peer) -> None:
     peer.ask(quotas(("planet", 0, "mars")))
     peer.ask(quotas(("user", 9, "x")))
     peer.ask(quotas(("user", 0, None)))
@@ -633,7 +633,7 @@ def test_invalid_quota_filters_get_kafkas_answers(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_acl_requests_without_an_authorizer_get_kafkas_answer(peer: Peer, version: int) -> None:
+def test_penstock_answers_acl_requests_without_an_authorizer_like_kafka(peer: Peer, version: int) -> None:
     any_of_them: dict[str, Any] = {"pattern_type_filter": 1, "operation": 1, "permission_type": 1}
     described = peer.quietly(DescribeAclsRequest(resource_type_filter=1, **any_of_them), version)
     peer.note(f"{described.error_code} {described.resources}")
@@ -671,7 +671,7 @@ def test_client_gets_an_empty_list_of_metrics_if_there_is_no_metrics_subscriptio
     """)
 
 
-def test_invalid_pushes_of_metrics_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_invalid_push_telemetry_requests_like_kafka(peer: Peer) -> None:
     given = peer.quietly(GetTelemetrySubscriptionsRequest())
     for what, changed in {
         "another subscription": {"subscription_id": given.subscription_id + 1},
@@ -716,7 +716,7 @@ def elect(topic: str, *partitions: int, kind: int = 0) -> ElectLeadersRequest:
     return ElectLeadersRequest(election_type=kind, topic_partitions=asked, timeout_ms=5000)
 
 
-def test_valid_and_invalid_leader_elections_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_valid_and_invalid_elect_leaders_requests_like_kafka(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(elect(topic, 0))
     peer.ask(elect(topic, 0, kind=1))
@@ -760,7 +760,7 @@ def move(topic: str, partition: int, replicas: list[int] | None, **more: Any) ->
     return AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=5000, **more)
 
 
-def test_valid_and_invalid_reassignments_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_valid_and_invalid_reassignments_like_kafka(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(move(topic, 0, [1]))
     peer.ask(move(topic, 0, None))

@@ -92,7 +92,7 @@ def committed(peer: Peer, member: Member, epoch: int, offsets: Sequence[Offset],
     return codes(peer.quietly(request, version))
 
 
-def test_offset_commit_with_an_older_member_epoch_is_accepted_for_partitions_owned_since_then(peer: Peer) -> None:
+def test_offset_commit_with_an_older_member_epoch_is_accepted_for_partitions_owned_since_that_epoch(peer: Peer) -> None:
     t, u = both_topics(peer)
     member = Member(peer, peer.unique("g"), MEMBER)
     member.reads(t)
@@ -166,7 +166,7 @@ def transactional_producer(peer: Peer, txn: str) -> dict[str, Any]:
     return {"transactional_id": txn, "producer_id": given[-1].producer_id, "producer_epoch": given[-1].producer_epoch}
 
 
-def test_transactional_offset_commit_with_an_older_member_epoch_gets_kafkas_answer(peer: Peer) -> None:
+def test_penstock_answers_a_transactional_offset_commit_with_an_older_member_epoch_like_kafka(peer: Peer) -> None:
     t, u = both_topics(peer)
     member = Member(peer, peer.unique("g"), MEMBER)
     member.reads(t)

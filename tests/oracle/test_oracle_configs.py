@@ -222,7 +222,7 @@ def test_describe_configs_omits_unknown_config_names(peer: Peer) -> None:
     """)
 
 
-def test_describe_configs_of_missing_resources_gets_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_describe_configs_of_missing_resources_like_kafka(peer: Peer) -> None:
     ask_describe(peer, TOPIC, peer.unique("nope"), ["retention.ms"])
     ask_describe(peer, TOPIC, "a b", ["retention.ms"])
     ask_describe(peer, TOPIC, "", ["retention.ms"])
@@ -448,7 +448,7 @@ def refusals(peer: Peer, kind: int, name: str, *changes: tuple[str, int, str | N
         peer.note(f"{each} {ErrorCode(answer.error_code).name}")
 
 
-def test_invalid_changes_of_topic_configs_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_invalid_changes_of_topic_configs_like_kafka(peer: Peer) -> None:
     refusals(
         peer,
         TOPIC,
@@ -512,7 +512,7 @@ def test_alter_configs_request_with_the_same_resource_twice_is_refused(peer: Pee
     assert {each.error_code for each in peer.quietly(twice).responses} == {ErrorCode.INVALID_REQUEST}
 
 
-def test_config_changes_of_invalid_resources_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_config_changes_of_invalid_resources_like_kafka(peer: Peer) -> None:
     topic = peer.topic()
     retention = ("retention.ms", SET, "1")
     peer.ask(change(TOPIC, peer.unique("nope"), retention))
@@ -577,7 +577,7 @@ def test_invalid_config_in_a_request_prevents_all_config_changes_of_the_resource
     """)
 
 
-def test_changes_of_broker_configs_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_changes_of_broker_configs_like_kafka(peer: Peer) -> None:
     for name in ("1", ""):
         peer.note(f"broker '{name}'")
         refusals(
@@ -723,7 +723,7 @@ def test_describe_configs_names_the_cluster_default_as_source_of_a_value_set_the
     """)
 
 
-def test_changes_of_group_configs_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_changes_of_group_configs_like_kafka(peer: Peer) -> None:
     group = peer.unique("g")
     refusals(
         peer,
@@ -767,7 +767,7 @@ def test_changes_of_group_configs_get_kafkas_answers(peer: Peer) -> None:
     """)
 
 
-def test_config_changes_of_client_metrics_subscriptions_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_config_changes_of_client_metrics_subscriptions_like_kafka(peer: Peer) -> None:
     name = peer.unique("m")
     refusals(
         peer,
@@ -924,7 +924,7 @@ def test_list_config_resources_returns_the_resources_of_a_type(peer: Peer) -> No
 # --- loggers ----------------------------------------------------------------------------------------------------
 
 
-def test_changes_of_log_levels_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_changes_of_log_levels_like_kafka(peer: Peer) -> None:
     known = {"kafka": "kafka.server.KafkaApis", "penstock": "penstock.broker"}[peer.name]
     for name in ("1", "99", ""):
         peer.note(f"broker '{name}'")

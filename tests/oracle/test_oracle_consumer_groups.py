@@ -103,7 +103,7 @@ def test_heartbeat_version_0_without_a_member_id_gets_a_member_id_from_the_broke
     """)
 
 
-def test_invalid_heartbeats_of_consumer_groups_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_invalid_heartbeats_of_consumer_groups_like_kafka(peer: Peer) -> None:
     group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     epoch = peer.quietly(join(group, MEMBER, topic)).member_epoch
     for what, request in {
@@ -216,7 +216,7 @@ def test_subscribed_regular_expression_of_a_consumer_group_matches_topics(peer: 
     """)
 
 
-def test_new_static_member_of_a_consumer_group_replaces_and_fences_the_old_one(peer: Peer) -> None:
+def test_new_static_member_of_a_consumer_group_replaces_and_fences_the_old_member(peer: Peer) -> None:
     group, topic = peer.unique("g"), topic_that_coordinators_know(peer)
     epoch = peer.ask(join(group, MEMBER, topic, instance_id="i")).member_epoch
     peer.ask(join(group, OTHER, topic, instance_id="i"))

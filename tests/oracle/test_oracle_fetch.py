@@ -317,7 +317,7 @@ def test_byte_limits_of_a_fetch_select_the_same_batches_as_in_kafka(peer: Peer) 
     """)
 
 
-def test_penstock_answers_fetches_with_negative_limits_for_which_kafka_fails(peer: Peer) -> None:
+def test_penstock_answers_fetches_with_negative_limits_on_which_kafka_fails(peer: Peer) -> None:
     topic = filled(peer)
     peer.ask(fetch(topic_of(topic), min_bytes=-1), 12)
     peer.ask(fetch(topic_of(topic), max_wait_ms=-1, min_bytes=1), 12)

@@ -110,7 +110,7 @@ def test_every_version_of_join_group_lets_a_member_join(peer: Peer) -> None:
     """)
 
 
-def test_invalid_join_group_requests_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_invalid_join_group_requests_like_kafka(peer: Peer) -> None:
     for what, request in {
         "an empty group": join(""),
         "a session too short": join(peer.unique("g"), session_timeout_ms=1),
@@ -187,7 +187,7 @@ def test_join_group_without_a_protocol_of_the_existing_members_is_refused(peer: 
     """)
 
 
-def test_invalid_heartbeat_and_sync_group_requests_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_invalid_heartbeat_and_sync_group_requests_like_kafka(peer: Peer) -> None:
     group = peer.unique("g")
     member = stable(peer, group)
     for what, beat in {
@@ -441,7 +441,7 @@ def test_offsets_of_a_group_are_committed_and_fetched_as_in_kafka(peer: Peer) ->
     """)
 
 
-def test_invalid_offset_commits_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_invalid_offset_commits_like_kafka(peer: Peer) -> None:
     group, topic = peer.unique("g"), peer.topic()
     peer.ask(commit(group, peer.unique("nope")), 9)
     peer.ask(commit(group, topic, partition=7), 9)
@@ -545,7 +545,7 @@ def test_offset_commits_of_unknown_members_are_refused(peer: Peer) -> None:
     """)
 
 
-def test_offset_fetch_for_missing_groups_and_topics_gets_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_offset_fetch_for_missing_groups_and_topics_like_kafka(peer: Peer) -> None:
     group, topic = peer.unique("g"), peer.topic()
     peer.ask(offsets_of(group, topic, 0, 9), 9)
     peer.ask(offsets_of(group, peer.unique("nope"), 0), 9)
@@ -586,7 +586,7 @@ def test_offset_fetch_for_missing_groups_and_topics_gets_kafkas_answers(peer: Pe
     """)
 
 
-def test_deletions_of_committed_offsets_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_deletions_of_committed_offsets_like_kafka(peer: Peer) -> None:
     group, topic = peer.unique("g"), peer.topic()
 
     def forget(group: str, topic: str, *partitions: int) -> OffsetDeleteRequest:
@@ -632,7 +632,7 @@ def test_deletions_of_committed_offsets_get_kafkas_answers(peer: Peer) -> None:
 # --- the admin's side -------------------------------------------------------------------------------------------
 
 
-def test_describe_groups_gets_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_describe_groups_like_kafka(peer: Peer) -> None:
     group, nope = peer.unique("g"), peer.unique("nope")
     stable(peer, group)
     for version in (0, 3, 5, 6):
@@ -680,7 +680,7 @@ def ask_list(peer: Peer, states: list[str], types: list[str], version: int = 5) 
     peer.note(render(answer, version, peer.masks))
 
 
-def test_list_groups_gets_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_list_groups_like_kafka(peer: Peer) -> None:
     group, empty = peer.unique("g"), peer.unique("e")
     stable(peer, group)
     peer.quietly(commit(empty, peer.topic()), 9)
@@ -729,7 +729,7 @@ def test_list_groups_gets_kafkas_answers(peer: Peer) -> None:
     """)
 
 
-def test_delete_groups_gets_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_delete_groups_like_kafka(peer: Peer) -> None:
     group, empty = peer.unique("g"), peer.unique("e")
     stable(peer, group)
     peer.quietly(commit(empty, peer.topic()), 9)

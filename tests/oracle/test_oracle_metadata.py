@@ -29,7 +29,7 @@ def by_id(*ids: bytes, name: str | None = None) -> MetadataRequest:
 
 
 @pytest.mark.parametrize("version", [0, 1, 4, 5, 7, 8, 10, 12, 13])
-def test_metadata_of_a_topic_equals_kafkas_in_every_version(peer: Peer, version: int) -> None:
+def test_metadata_of_a_topic_is_the_same_in_kafka_and_penstock_in_every_version(peer: Peer, version: int) -> None:
     topic = peer.topic(partitions=2)
     answer = peer.quietly(named(topic, create=version < 4), version)
     answer.topics[0].partitions.sort(key=lambda partition: partition.partition_index)
@@ -126,7 +126,7 @@ def test_metadata_describes_a_topic_that_it_created_at_once_while_kafka_needs_a_
     assert topic.error_code == {"kafka": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "penstock": 0}[peer.name]
 
 
-def test_metadata_requests_for_which_kafka_fails_get_a_specific_error_code(peer: Peer) -> None:
+def test_penstock_returns_a_specific_error_code_for_metadata_requests_on_which_kafka_fails(peer: Peer) -> None:
     (topic,) = peer.quietly(named(None), 12).topics
     assert (
         topic.error_code == {"kafka": ErrorCode.UNKNOWN_SERVER_ERROR, "penstock": ErrorCode.INVALID_REQUEST}[peer.name]
@@ -202,7 +202,7 @@ def test_metadata_creates_no_topic_whose_name_collides_with_another_topic(peer: 
     """)
 
 
-def test_metadata_answers_a_duplicate_topic_name_once(peer: Peer) -> None:
+def test_metadata_response_lists_a_topic_once_if_the_request_names_it_twice(peer: Peer) -> None:
     topic = peer.topic()
     peer.ask(named(topic, topic), 12)
     unknown = peer.unique("nope")
@@ -391,7 +391,7 @@ def test_describe_topic_partitions_refuses_a_missing_topic_and_describes_a_repea
     """)
 
 
-def test_describe_topic_partitions_with_invalid_cursors_and_limits_gets_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_describe_topic_partitions_with_invalid_cursors_and_limits_like_kafka(peer: Peer) -> None:
     topic = peer.topic("c", 2)
     for cursor in (
         Cursor(topic_name=topic, partition_index=-1),

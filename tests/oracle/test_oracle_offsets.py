@@ -42,7 +42,7 @@ def short(peer: Peer, topic: str, timestamp: int, version: int = 10, **more: Any
     peer.note(f"v{version} {timestamp}: {error}{where}")
 
 
-def test_list_offsets_with_special_timestamps_gets_kafkas_answers_in_every_version(peer: Peer) -> None:
+def test_penstock_answers_list_offsets_with_special_timestamps_like_kafka_in_every_version(peer: Peer) -> None:
     topic = peer.topic()
     peer.produce(topic, (100, 300, 200))
     peer.produce(topic, (250,))
@@ -141,7 +141,7 @@ def test_list_offsets_with_special_timestamps_gets_kafkas_answers_in_every_versi
     """)
 
 
-def test_list_offsets_of_an_empty_partition_gets_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_list_offsets_of_an_empty_partition_like_kafka(peer: Peer) -> None:
     topic = peer.topic()
     for timestamp in (LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD, 0, 5, 1 << 62):
         short(peer, topic, timestamp, 11)

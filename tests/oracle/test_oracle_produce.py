@@ -206,7 +206,7 @@ def test_produce_with_invalid_acks_is_refused(peer: Peer) -> None:
     """)
 
 
-def test_produce_without_exactly_one_whole_batch_gets_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_produce_requests_without_exactly_one_whole_batch_like_kafka(peer: Peer) -> None:
     topic = peer.topic()
     for what, records in {
         "empty": b"",
@@ -379,7 +379,9 @@ DIFFERENT = {
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
-def test_produce_of_some_invalid_batches_gets_other_error_codes_than_from_kafka(peer: Peer, what: str) -> None:
+def test_produce_of_some_invalid_batches_gets_different_error_codes_from_penstock_and_kafka(
+    peer: Peer, what: str
+) -> None:
     records, expected = DIFFERENT[what]
     answer = peer.quietly(produce(peer.topic(), records), 12).responses[0].partition_responses[0]
     assert answer.error_code == expected[peer.name]
@@ -665,7 +667,7 @@ def test_idempotent_producer_without_earlier_batches_may_start_at_any_sequence_n
     """)
 
 
-def test_producer_sequences_wrap_to_zero_after_the_largest(peer: Peer) -> None:
+def test_producer_sequence_numbers_wrap_to_zero_after_the_largest_number(peer: Peer) -> None:
     topic = peer.topic()
     last = (1 << 31) - 1
     peer.ask(produce(topic, batch(1, producer_id=987655, producer_epoch=0, base_sequence=last - 1)), 12)

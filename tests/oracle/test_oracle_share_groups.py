@@ -157,7 +157,7 @@ def note_all(peer: Peer, answers: Mapping[str, str]) -> None:
         peer.note(f"{what}: {code}")
 
 
-def test_invalid_heartbeats_of_share_groups_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_invalid_heartbeats_of_share_groups_like_kafka(peer: Peer) -> None:
     topic, group, epoch = shared_topic(peer)
     classic = peer.unique("c")
     protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
@@ -206,7 +206,7 @@ def test_invalid_heartbeats_of_share_groups_get_kafkas_answers(peer: Peer) -> No
     """)
 
 
-def test_share_fetch_requests_with_valid_and_invalid_sessions_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_share_fetch_requests_with_valid_and_invalid_sessions_like_kafka(peer: Peer) -> None:
     topic, group, _ = shared_topic(peer)
     one = Fetcher(peer, group, topic)
     codes = {
@@ -240,7 +240,7 @@ def test_share_fetch_requests_with_valid_and_invalid_sessions_get_kafkas_answers
     """)
 
 
-def test_acknowledgements_of_share_groups_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_acknowledgements_of_share_groups_like_kafka(peer: Peer) -> None:
     topic, group, _ = shared_topic(peer)
     one, other = Fetcher(peer, group, topic), Fetcher(peer, group, topic, OTHER)
     one.hold(4)
@@ -301,7 +301,7 @@ def test_limits_of_a_share_fetch_have_the_same_effect_as_in_kafka(peer: Peer) ->
     """)
 
 
-def test_offset_requests_and_deletions_of_share_groups_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_offset_requests_and_deletions_of_share_groups_like_kafka(peer: Peer) -> None:
     topic, group, _ = shared_topic(peer)
     one = Fetcher(peer, group, topic)
     one.hold(4)

@@ -134,7 +134,7 @@ class Member:
         return f"epoch {self.answer.member_epoch}, statuses {said}, active tasks {listed}"
 
 
-def test_invalid_heartbeats_of_streams_groups_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_invalid_heartbeats_of_streams_groups_like_kafka(peer: Peer) -> None:
     topic, group, classic, share = peer.topic(), eager_group(peer), peer.unique("c"), peer.unique("s")
     protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
     fields: dict[str, Any] = {"session_timeout_ms": 30_000, "rebalance_timeout_ms": 30_000, "protocol_type": "consumer"}
@@ -371,7 +371,7 @@ def commit(group: str, topic: str, member: str, epoch: int, *partitions: int) ->
     )
 
 
-def test_offsets_and_deletion_of_streams_groups_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_offset_requests_and_deletions_of_streams_groups_like_kafka(peer: Peer) -> None:
     topic, group = peer.topic(), eager_group(peer)
     member = Member(peer, group, MEMBER, reading(topic))
 

@@ -187,7 +187,7 @@ def test_create_topics_with_validate_only_creates_no_topic(peer: Peer) -> None:
     """)
 
 
-def test_create_topics_with_replica_assignments_gets_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_create_topics_with_replica_assignments_like_kafka(peer: Peer) -> None:
     ask_create(peer, assigned(peer.unique("good"), [1], [1]))
     ask_create(peer, assigned(peer.unique("counts-too"), [1], counts=(1, 1)))
     ask_create(peer, assigned(peer.unique("partitions-too"), [1], counts=(1, -1)))
@@ -233,7 +233,7 @@ def test_create_topics_with_replica_assignments_gets_kafkas_answers(peer: Peer) 
     """)
 
 
-def test_create_topics_with_invalid_configs_gets_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_create_topics_with_invalid_configs_like_kafka(peer: Peer) -> None:
     for name, value in (
         ("no.such", "1"),
         ("retention.ms", "soon"),
@@ -318,7 +318,7 @@ def test_create_topics_with_invalid_configs_gets_kafkas_answers(peer: Peer) -> N
     """)
 
 
-def test_create_topics_with_contradicting_configs_gets_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_create_topics_with_contradicting_configs_like_kafka(peer: Peer) -> None:
     ask_create(peer, configured(peer.unique("lag"), min_compaction_lag_ms="10", max_compaction_lag_ms="5"))
     ask_create(peer, configured(peer.unique("local"), local_retention_ms="10", retention_ms="5"))
     twice = topic(peer.unique("twice"))
@@ -525,7 +525,7 @@ def test_create_partitions_adds_partitions_to_a_topic(peer: Peer) -> None:
     """)
 
 
-def test_invalid_create_partitions_requests_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_invalid_create_partitions_requests_like_kafka(peer: Peer) -> None:
     name = peer.topic("a", 2)
     for wanted in (
         grow(peer.unique("nope"), 3),

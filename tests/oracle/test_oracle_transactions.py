@@ -123,7 +123,7 @@ def test_each_init_producer_id_of_a_transactional_id_returns_a_new_epoch(peer: P
     """)
 
 
-def test_invalid_init_producer_id_requests_with_a_transactional_id_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_invalid_init_producer_id_requests_with_a_transactional_id_like_kafka(peer: Peer) -> None:
     txn = peer.unique("txn")
     who = begin(peer, txn)
     for what, request in {
@@ -167,7 +167,7 @@ def test_invalid_init_producer_id_requests_with_a_transactional_id_get_kafkas_an
 # --- adding partitions ------------------------------------------------------------------------------------------
 
 
-def test_add_partitions_to_txn_gets_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_add_partitions_to_txn_like_kafka(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic(partitions=2)
     who = begin(peer, txn)
     for what, request in {
@@ -250,7 +250,7 @@ def test_add_partitions_to_txn_gets_kafkas_answers(peer: Peer) -> None:
     """)
 
 
-def test_add_partitions_to_txn_of_brokers_verifies_and_adds_partitions_as_in_kafka(peer: Peer) -> None:
+def test_add_partitions_to_txn_requests_of_brokers_verify_and_add_partitions_as_in_kafka(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic(partitions=2)
     who = begin(peer, txn)
 
@@ -328,7 +328,7 @@ def test_add_partitions_to_txn_of_brokers_verifies_and_adds_partitions_as_in_kaf
 # --- ends -------------------------------------------------------------------------------------------------------
 
 
-def test_end_txn_requests_with_transaction_version_1_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_end_txn_requests_with_transaction_version_1_like_kafka(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic()
     who = begin(peer, txn)
     peer.ask(end(txn, who, COMMIT), 3)
@@ -359,7 +359,7 @@ def test_end_txn_requests_with_transaction_version_1_get_kafkas_answers(peer: Pe
     """)
 
 
-def test_end_txn_requests_with_transaction_version_2_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_end_txn_requests_with_transaction_version_2_like_kafka(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic()
     who = begin(peer, txn)
     peer.ask(end(txn, who, COMMIT), 5)
@@ -615,7 +615,7 @@ def test_offsets_of_a_transaction_are_committed_when_the_transaction_is_committe
     """)
 
 
-def test_invalid_offset_commits_in_a_transaction_get_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_invalid_offset_commits_in_a_transaction_like_kafka(peer: Peer) -> None:
     peer.have_offsets_topic()
     txn, topic, group = peer.unique("txn"), peer.topic(), peer.unique("g")
     who = begin(peer, txn)
@@ -669,7 +669,7 @@ def test_invalid_offset_commits_in_a_transaction_get_kafkas_answers(peer: Peer) 
 # --- the admin's side -------------------------------------------------------------------------------------------
 
 
-def test_describe_transactions_gets_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_describe_transactions_like_kafka(peer: Peer) -> None:
     txn, topic = peer.unique("txn"), peer.topic(partitions=2)
     begin(peer, peer.unique("first"))  # may take producer id 0, which answers with an error also carry
     who = begin(peer, txn)
@@ -704,7 +704,7 @@ def test_describe_transactions_gets_kafkas_answers(peer: Peer) -> None:
     """)
 
 
-def test_list_transactions_gets_kafkas_answers(peer: Peer) -> None:
+def test_penstock_answers_list_transactions_like_kafka(peer: Peer) -> None:
     txn, other, topic = peer.unique("txn"), peer.unique("other"), peer.topic()
     who = begin(peer, txn)
     begin(peer, other)

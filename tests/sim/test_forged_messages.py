@@ -25,7 +25,7 @@ UNAUTHORIZED = {"CLUSTER_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED"}
 @pytest.mark.parametrize(
     ("seed", "secured", "expected"), [(4, False, FENCED), (1, True, UNAUTHORIZED)], ids=["open", "login demanded"]
 )
-def test_forged_messages_are_refused_as_fenced_without_logins_and_as_unauthorized_with_logins(
+def test_node_refuses_forged_messages_as_fenced_and_on_secured_listeners_as_unauthorized(
     seed: int, secured: bool, expected: set[str]
 ) -> None:
     whole = draw_plan(seed, "liars", nodes=3, duration_s=20)
@@ -37,7 +37,7 @@ def test_forged_messages_are_refused_as_fenced_without_logins_and_as_unauthorize
     assert sum(answers[each] for each in expected) >= 10, answers
 
 
-def test_forged_request_counts_as_refused_without_a_granted_vote_or_with_an_error_code() -> None:
+def test_forged_request_counts_as_refused_if_the_vote_is_not_granted_or_an_error_code_is_returned() -> None:
     def vote(*, granted: bool) -> VoteResponse:
         part = VoteResponsePartitionData(vote_granted=granted)
         return VoteResponse(topics=[VoteResponseTopicData(partitions=[part])])

@@ -14,7 +14,7 @@ from penstock.sim.run.simulation import run_plan
 
 
 @pytest.mark.parametrize("kind", GUARDED)
-def test_guard_finds_injected_faults_of_each_kind(kind: str) -> None:
+def test_guard_of_a_cluster_detects_every_kind_of_injected_fault(kind: str) -> None:
     plan = draw_plan(1, "guard", nodes=3, duration_s=20)
     # A fault that meets no fit machine or batch does nothing, so each run has several.
     faults = tuple(FaultPlan(number, kind, 2.0 + number, 1.0, {"draw": number / 10}) for number in range(1, 6))
@@ -37,7 +37,7 @@ def finding(accused: int) -> GuardFinding:
     return GuardFinding("different content", accused, "t-0", 3, "evidence", False)
 
 
-def test_guard_rules_report_the_accusation_of_a_node_that_no_fault_has_changed() -> None:
+def test_simulator_reports_a_broken_rule_if_the_guard_accuses_an_honest_node() -> None:
     rules = Rules()
     rules.wrong.add(2)
     rules.node_event("n1", finding(2))
@@ -49,7 +49,7 @@ def test_guard_rules_report_the_accusation_of_a_node_that_no_fault_has_changed()
     assert rules.broken == ["honest nodes are not accused"]
 
 
-def test_guard_rules_return_only_findings_and_refills_after_the_given_time() -> None:
+def test_guard_rules_look_up_findings_and_refills_by_time_and_node_and_partition() -> None:
     rules = Rules()
     rules.wrong.add(2)
     rules.node_event("n1", finding(2))

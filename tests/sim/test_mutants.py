@@ -33,7 +33,7 @@ def test_unit_tests_fail_with_a_mutant_and_pass_without_it() -> None:
     assert passed.runs > 10
 
 
-def test_mutant_gets_only_the_unit_tests_that_run_its_function() -> None:
+def test_mutant_is_tested_only_with_the_unit_tests_that_run_its_function() -> None:
     mutant = find_mutant(ROOT, mutant_of("replication/epochs.py", "latest <= epoch", "boundary"))
     outcome, covering = run_covering(TESTS)
     assert not outcome.killed
@@ -45,7 +45,7 @@ def test_mutant_gets_only_the_unit_tests_that_run_its_function() -> None:
     assert killed.how in tests
 
 
-def test_simulator_detects_a_mutant_and_prints_the_command_that_shows_it() -> None:
+def test_simulator_detects_a_mutant_and_prints_the_command_that_repeats_the_run() -> None:
     name = mutant_of("log/appending.py", "log.advance(", "dropped-effect")
     killed = run_by_sim(name, SimTask(20, 1))
     assert killed.killed
@@ -68,7 +68,7 @@ def test_a_mutant_with_an_unknown_id_is_refused() -> None:
         find_mutant(ROOT, "no/such/file.py::f::boundary::1")
 
 
-def test_worker_reports_the_functions_that_the_simulator_runs() -> None:
+def test_worker_process_reports_the_functions_that_a_simulated_run_calls() -> None:
     reached = reached_by_sim(SimTask(1, 1))
     assert "log/log.py::Log.append_as_leader" in reached
     assert "groups/migration.py::downgrade" not in reached

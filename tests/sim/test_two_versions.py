@@ -46,7 +46,7 @@ def test_simulator_finds_a_version_that_reads_a_metadata_record_differently(tmp_
     assert "one state per change" in rules
 
 
-def test_two_versions_share_only_the_classes_of_the_interface_between_simulator_and_node(tmp_path: Path) -> None:
+def test_two_loaded_versions_share_protocol_errors_but_not_node_classes(tmp_path: Path) -> None:
     old = other_version(version(tmp_path, "log/maintenance.py", "int = 500", "int = 600"))
     this = this_version()
     assert old.node.__module__ == "penstock.other.node.node"

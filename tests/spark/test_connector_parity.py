@@ -77,9 +77,7 @@ def test_penstock_refuses_a_job_that_sparks_connector_refuses(outcomes: Outcomes
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_each_difference_from_sparks_connector_that_the_documentation_lists_exists(
-    outcomes: Outcomes, name: str
-) -> None:
+def test_each_documented_difference_from_sparks_connector_exists(outcomes: Outcomes, name: str) -> None:
     assert outcomes[name]["penstock"] != outcomes[name]["kafka"]
     for source, words in zip(("kafka", "penstock"), DIFFERENT[name], strict=True):
         told = refusal(outcomes[name][source])

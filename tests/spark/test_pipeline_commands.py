@@ -309,7 +309,7 @@ def makefile(place: Path, command: str) -> list[str]:
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_make_returns_the_exit_code_of_a_command_that_owns_the_foreground_after_ctrl_c(
+def test_make_returns_the_exit_code_of_its_command_if_only_the_command_receives_ctrl_c(
     tmp_path: Path, alone: bool
 ) -> None:
     script = tmp_path / "command.py"
@@ -341,7 +341,7 @@ def test_demo_on_a_terminal_runs_until_ctrl_c_and_then_compares_table_and_events
     assert "Traceback" not in seen
 
 
-def test_small_parquet_files_are_merged_per_directory_unless_a_directory_has_only_one() -> None:
+def test_small_parquet_files_are_merged_in_each_directory_that_has_more_than_one_small_file() -> None:
     def entry(path: str, size: int) -> dict[str, Any]:
         return {"path": path, "size": size, "isDir": False}
 
@@ -357,7 +357,7 @@ def test_small_parquet_files_are_merged_per_directory_unless_a_directory_has_onl
         parse("v7\n{}")
 
 
-def test_continuous_query_of_a_parquet_table_stops_for_a_merge_of_files_after_many_batches() -> None:
+def test_continuous_query_of_a_parquet_table_stops_after_many_batches_so_that_its_files_are_merged() -> None:
     class Query:
         lastProgress: dict[str, int] | None = None
 

@@ -38,7 +38,7 @@ def test_clickstream_example_ends_a_visit_after_half_an_hour_without_clicks() ->
     assert example.apart([]) == []
 
 
-def test_changes_of_the_change_capture_example_give_the_rows_of_its_database() -> None:
+def test_replayed_changes_of_the_change_capture_example_equal_the_rows_of_its_database() -> None:
     made, rows = load("change-capture/change_capture.py").changes(3, 500)
     replayed: dict[str, Any] = {}
     for key, row in made:

@@ -67,7 +67,7 @@ def test_pipeline_runs_are_listed_with_their_state(capsys: pytest.CaptureFixture
     assert main(["pipeline", "stop", "there"]) == Exit.NOT_FOUND
 
 
-def test_pipeline_run_is_recorded_until_its_end_and_continues_if_its_file_cannot_be_written(
+def test_pipeline_run_records_its_state_in_a_file_and_continues_if_the_file_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def state() -> tuple[str, str]:

@@ -46,7 +46,7 @@ def rows_of(records: Any) -> list[Any]:
     return [None if none else (json.loads(text, parse_float=Decimal), bad) for none, text, bad in found]
 
 
-def test_json_value_of_a_batch_whose_fields_do_not_all_fit_into_columns_is_in_column_bad(spark: Any) -> None:
+def test_json_value_with_a_field_that_does_not_fit_its_column_is_kept_whole_in_column_bad(spark: Any) -> None:
     first = evolving(spark.createDataFrame([(value,) for value in FIRST], "value BINARY").coalesce(1), None)
     batch = spark.createDataFrame([(value,) for value in [*SECOND, None]], "value BINARY").coalesce(1)
     second = evolving(batch, spark_type(first.after))
@@ -105,7 +105,7 @@ def test_upsert_of_a_record_without_a_key_adds_a_row_that_no_later_record_replac
     assert (ended, deleted) == ([("b", None)], [])
 
 
-def test_null_value_deletes_rows_by_record_key_even_if_value_fields_are_the_key_of_the_table(
+def test_null_value_deletes_the_rows_of_its_record_key_in_a_table_whose_key_is_a_value_field(
     spark: Any,
 ) -> None:
     rows = [
@@ -123,14 +123,14 @@ def test_null_value_deletes_rows_by_record_key_even_if_value_fields_are_the_key_
     assert (ended, deleted) == ([("a", 1)], [("a", 1), ("b", 3)])
 
 
-def test_upsert_with_a_missing_key_field_is_refused_only_if_the_batch_has_a_json_object(spark: Any) -> None:
+def test_upsert_by_a_missing_field_is_refused_if_the_batch_has_json_objects_and_accepted_otherwise(spark: Any) -> None:
     with pytest.raises(SourceError, match="Values have no field nothing to upsert by: choose from id, n"):
         changed(spark, [("a", 1, 1, None, False)], "nothing")
     kept, ended, deleted = changed(spark, [("a", None, None, "x", False), ("b", None, None, None, True)], "nothing")
     assert (len(kept), ended, deleted) == (1, [], [("b", 1)])
 
 
-def test_record_with_a_bad_value_that_lacks_a_key_field_becomes_a_row_of_its_own(spark: Any) -> None:
+def test_record_with_a_bad_value_and_without_a_key_field_becomes_a_separate_row(spark: Any) -> None:
     rows = [
         ("a", 1, None, "x", False),
         ("a", 1, None, "y", False),
@@ -146,7 +146,7 @@ def test_record_with_a_bad_value_that_lacks_a_key_field_becomes_a_row_of_its_own
     assert sorted(row["_offset"] for row in replaced) == [2, 3], "and nothing replaces the others"
 
 
-def test_upsert_accepts_json_fields_with_names_that_it_uses_itself(spark: Any) -> None:
+def test_upsert_accepts_json_fields_with_the_names_of_its_own_temporary_columns(spark: Any) -> None:
     fields = "row BIGINT, _until BIGINT, _lone BIGINT, new BIGINT, old BIGINT"
     rows = [("a", 1, 1, 1, 1, 1, None, "t", 0, 0, 0, False), ("b", 1, 2, 2, 2, 2, None, "t", 0, 1, 1, False)]
     table = spark.createDataFrame(rows, TABLE.replace("id BIGINT, n BIGINT", fields))

@@ -118,7 +118,7 @@ def test_task_attempt_writes_no_rows_if_the_commit_of_its_batch_is_already_decid
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
 
 
-def test_task_attempt_after_the_commit_decision_leaves_the_decided_transactions_open(
+def test_task_attempt_after_the_commit_decision_does_not_end_transactions_to_be_committed(
     broker: Broker, topic: str
 ) -> None:
     query = Query(broker, topic)
@@ -165,7 +165,7 @@ def test_abort_after_a_recorded_commit_decision_does_not_undo_the_decision(broke
     assert sorted(committed_rows(broker, topic)) == ALL
 
 
-def test_driver_detects_a_transaction_that_another_producer_ended_before_it_decides_to_commit(
+def test_driver_refuses_to_commit_a_batch_if_another_producer_has_ended_its_transaction(
     broker: Broker, topic: str
 ) -> None:
     from penstock.client.producer import ProducerSettings
@@ -298,7 +298,9 @@ def test_driver_cannot_decide_to_commit_transactions_that_a_task_has_aborted(
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
 
 
-def test_sink_task_and_driver_commit_retry_their_first_connection(topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sink_task_and_driver_try_their_first_connection_again_if_the_broker_is_down(
+    topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Broker() as own:
         own.create_topic(topic, 2)
         query = Query(own, topic)

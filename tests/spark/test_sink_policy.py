@@ -15,7 +15,7 @@ A, B, C = (("a", PreparedTxnState(1, 0)), ("b", PreparedTxnState(2, 0)), ("c", P
 TRANSACTIONS = st.sets(st.sampled_from([A, B, C, ("a", PreparedTxnState(1, 2)), ("b", PreparedTxnState(2, 2))]))
 
 
-def test_commit_decision_commits_prepared_transactions_of_the_batch_and_aborts_all_others() -> None:
+def test_commit_decision_commits_the_prepared_transactions_of_a_batch_and_aborts_all_others() -> None:
     assert next_decision(None, 4, [B, A], [A, B, C], replayed=False) == Decision(4, (A, B), (C,))
 
 
@@ -41,20 +41,20 @@ def test_decision_to_commit_a_transaction_that_another_driver_aborted_is_refused
         next_decision(Decision(4, (A,), (C,)), 5, [C], [C], replayed=False)
 
 
-def test_batch_older_than_the_last_decision_and_replay_without_a_decision_are_refused() -> None:
+def test_late_batch_and_replayed_batch_without_a_recorded_commit_decision_are_refused() -> None:
     with pytest.raises(SourceError, match="Batch 3 is late"):
         next_decision(Decision(4, (A,)), 3, [], [], replayed=False)
     with pytest.raises(SourceError, match="lost records"):
         next_decision(Decision(4, (A,)), 5, [], [], replayed=True)
 
 
-def test_transactions_that_the_last_decision_commits_are_never_added_as_aborted() -> None:
+def test_transactions_to_be_committed_are_not_added_to_the_aborted_transactions_of_a_decision() -> None:
     assert with_aborted(Decision(4, (A,), (B,)), [A, B, C]) == Decision(4, (A,), (B, C))
     assert with_aborted(None, [C]) == Decision(-1, (), (C,))
 
 
 @given(TRANSACTIONS, TRANSACTIONS, TRANSACTIONS, st.integers(0, 2))
-def test_no_decision_both_commits_and_aborts_a_transaction(
+def test_commit_decision_never_commits_and_aborts_the_same_transaction(
     decided: set[Prepared], prepared: set[Prepared], opened: set[Prepared], ahead: int
 ) -> None:
     last = Decision(4, tuple(sorted(decided)))
@@ -68,7 +68,7 @@ def test_no_decision_both_commits_and_aborts_a_transaction(
     assert Decision.from_bytes(found.to_bytes()).batch == found.batch
 
 
-def test_stored_decision_is_read_back_unchanged_also_in_the_format_without_aborted_transactions() -> None:
+def test_stored_commit_decision_is_read_in_the_current_format_and_in_format_version_1() -> None:
     decision = Decision(4, (A, B), (C,))
     assert Decision.from_bytes(decision.to_bytes()) == decision
     older = b'{"version": 1, "batch": 4, "transactions": {"a": "1:0"}}'

@@ -40,7 +40,7 @@ def test_rows_without_a_key_go_to_one_partition_that_changes_with_each_batch() -
     assert places == [[1], [2], [3], [0], [1]]
 
 
-def test_partition_column_overrides_the_partition_of_the_key_unless_it_is_null() -> None:
+def test_column_partition_overrides_the_partition_of_the_key_if_its_value_is_not_null() -> None:
     columns = {"key": pa.array(["k", "k"]), "value": pa.array(["a", "b"]), "partition": pa.array([3, None], pa.int32())}
     by_key = partition_for_key(b"k", 4)
     assert by_key != 3
@@ -65,12 +65,12 @@ def test_sink_refuses_a_row_without_a_topic() -> None:
         routed({"topic": pa.array([None], pa.string()), "value": pa.array(["1"])}, topic=None)
 
 
-def test_sink_combines_small_arrow_batches_and_drops_empty_ones() -> None:
+def test_sink_combines_small_arrow_batches_and_drops_empty_batches() -> None:
     batches = [pa.record_batch({"value": pa.array(["x"] * count, pa.string())}) for count in (0, 3, 0, 4)]
     assert [chunk.num_rows for chunk in chunks(iter(batches))] == [7]
 
 
-def test_timestamp_column_sets_the_record_timestamp_unless_it_is_null() -> None:
+def test_column_timestamp_sets_the_record_timestamp_if_its_value_is_not_null() -> None:
     router = Router(SinkOptions("", "u"), PARTITIONS.__getitem__, lambda: 1000, 0)
     stamps = pa.array([5_000_000, None], pa.timestamp("us", tz="UTC"))
     [(_, _, rows)] = router.route(pa.record_batch({"value": pa.array(["a", "b"]), "timestamp": stamps}))

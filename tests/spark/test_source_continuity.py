@@ -16,7 +16,7 @@ IDS = st.dictionaries(NAMES, st.text("xyz-_", min_size=1, max_size=3), max_size=
 
 
 @given(OFFSETS, IDS)
-def test_stream_offset_is_read_back_unchanged_and_sparks_own_source_can_read_it(
+def test_stream_offset_in_a_checkpoint_can_be_read_by_penstock_and_by_sparks_own_source(
     offsets: dict[tuple[str, int], int], ids: dict[str, str]
 ) -> None:
     topics = {topic for topic, _ in offsets}
@@ -43,7 +43,7 @@ def test_each_changed_partition_is_reported_once_as_recreated_deleted_or_shorten
         )
 
 
-def test_topic_counts_as_recreated_only_if_both_offsets_have_its_id_and_the_ids_differ() -> None:
+def test_topic_counts_as_recreated_only_if_two_stream_offsets_have_different_ids_for_it() -> None:
     with_id, without = StreamOffset({("t", 0): 1}, {"t": "A"}), StreamOffset({("t", 0): 1})
     assert made_again(with_id, without) == made_again(without, with_id) == set()
     assert made_again(with_id, StreamOffset({("t", 0): 1}, {"t": "B"})) == {"t"}

@@ -133,9 +133,7 @@ def test_batches_older_than_the_minimum_timestamp_are_not_decoded() -> None:
 
 @given(st.integers(0, 400), st.integers(0, 255))
 @settings(max_examples=examples(200), deadline=None)
-def test_corrupt_batch_is_refused_or_decoded_to_records_that_the_record_reader_also_finds(
-    place: int, byte: int
-) -> None:
+def test_each_record_decoded_from_a_corrupt_batch_is_also_returned_by_the_record_reader(place: int, byte: int) -> None:
     whole = build_batch([(index, b"key", bytes(index % 90), (("h", b"x"),)) for index in range(20)])
     header, payload = parse_header(whole), bytearray(whole[61:])
     payload[place % len(payload)] = byte

@@ -49,7 +49,7 @@ def test_doctor_reports_unsupported_versions() -> None:
     assert doctor._package("no-such-package", (1,), None, "x", "spark", False).state == "absent"
 
 
-def test_every_package_that_the_doctor_checks_is_in_the_extra_that_it_names() -> None:
+def test_the_extra_that_the_doctor_names_for_a_package_installs_this_package() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for name, _, _, _, extra, _ in doctor.PACKAGES:
         assert any(re.match(rf"{name}\b(?!-)", each) for each in extras[extra]), f"{name} is not in {extra}"

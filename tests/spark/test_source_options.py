@@ -51,7 +51,7 @@ def test_source_options_have_the_names_of_sparks_kafka_source_and_ignore_case() 
     assert (options.include_headers, options.read_committed, options.max_trigger_delay_ms) == (True, True, 30_000)
 
 
-def test_a_starting_time_overrides_starting_times_by_partition_and_these_override_starting_offsets() -> None:
+def test_starting_timestamp_overrides_timestamps_by_partition_and_both_override_starting_offsets() -> None:
     given = WHERE | {
         "startingOffsets": "earliest",
         "startingOffsetsByTimestamp": json.dumps({"orders": {"0": 100}}),

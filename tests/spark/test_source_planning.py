@@ -239,7 +239,7 @@ def test_lost_data_stops_a_stream_unless_fail_on_data_loss_is_false(broker: Brok
 
 @pytest.mark.parametrize("now", [True, False], ids=["available-now", "following"])
 @pytest.mark.parametrize("counts", [(2, 0), (20, 0)], ids=["shorter", "grown past the old end"])
-def test_recreated_topic_stops_a_stream_or_with_fail_on_data_loss_false_is_read_from_its_start(
+def test_stream_stops_at_a_recreated_topic_unless_fail_on_data_loss_is_false(
     broker: Broker, topic: str, counts: tuple[int, ...], now: bool
 ) -> None:
     send(broker, topic, 0, 5)
@@ -366,7 +366,7 @@ def test_state_of_a_query_contains_the_ids_of_its_topics() -> None:
     assert figures(state).topic_ids == ("A", "B")
 
 
-def test_watcher_keeps_the_last_state_of_every_query_and_the_reason_of_its_end() -> None:
+def test_watcher_keeps_the_last_state_of_a_query_and_the_reason_why_the_query_ended() -> None:
     seen: list[QueryState] = []
     watcher = QueryWatcher(seen.append)
     watcher.onQueryProgress(SimpleNamespace(progress=SimpleNamespace(json=json.dumps(progress()))))

@@ -92,7 +92,7 @@ def test_running_stream_continues_after_a_restart_of_its_broker(spark: Any, tmp_
 
 
 @pytest.mark.slow
-def test_stream_whose_next_records_were_deleted_stops_with_one_sentence(
+def test_stream_whose_next_records_were_deleted_stops_with_an_error_of_one_sentence(
     spark: Any, spark_broker: Broker, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic = new_topic(1)

@@ -124,9 +124,7 @@ def test_task_reads_the_same_records_of_a_compacted_log_from_files_and_by_fetch(
 
 
 @pytest.mark.parametrize("mode", ["wire", "files"])
-def test_task_with_read_committed_returns_no_records_of_aborted_and_open_transactions(
-    broker: Broker, mode: str
-) -> None:
+def test_task_with_read_committed_returns_no_records_of_aborted_or_open_transactions(broker: Broker, mode: str) -> None:
     topic = f"transactions-{mode}"
     broker.create_topic(topic, 1)
     with broker.client() as client:

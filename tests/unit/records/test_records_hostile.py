@@ -13,6 +13,7 @@ from penstock.records.batches import split_batches
 from penstock.records.build import build_batch, seal
 from penstock.records.compact import Compactor, OffsetMap, TransactionScan
 from penstock.records.control import parse_control, read_end_txn
+from penstock.records.excerpts import Wanted, excerpt_steps
 from penstock.records.header import HEADER_SIZE, parse_header
 from penstock.records.lookup import first_at_or_after, latest
 from penstock.records.record import Record, read_records, records_payload
@@ -72,6 +73,8 @@ def produced(batch: bytes) -> LeaderBatch:
 
 READERS: list[Callable[[bytes], object]] = [
     read_records,
+    lambda batch: list(excerpt_steps(batch, Wanted(), 10**6)),
+    lambda batch: list(excerpt_steps(batch, Wanted(contains=b"v", headers=0), 10**6)),
     lambda batch: list(raw_records(parse_header(batch), batch)),
     in_slices(indexes_without_key, 10),
     in_slices(first_at_or_after, 1500),

@@ -1,0 +1,185 @@
+"""Reads the records of a batch for an answer to a person: only what the answer can show, in steps of limited work.
+
+A producer decides what a batch contains, and a broker checks only the batch's header and CRC. So a reader of excerpts
+does not believe the records:
+
+- Offsets are always in the range of the batch's header and increase from record to record.
+- A record that is too long, and headers beyond a limit, are left out while they are read; they are never decoded.
+- A batch that can't be decoded raises KafkaError.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.protocol.errors import KafkaError
+from penstock.records.header import parse_header
+from penstock.records.record import Headers, invalid, records_payload
+from penstock.records.varint import read_varint, read_varlong
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Buffer
+
+    from penstock.records.header import BatchHeader
+
+#: Work of one step: records, decoded headers, and KiB of keys and values. A step takes about a millisecond.
+STEP_WORK = 1_000
+#: Bytes that are searched for a text in one call, during which no other thread runs.
+SEARCH_BYTES = 256 * 1024
+_LONG_MAX = 2**63 - 1
+
+
+class Excerpt(NamedTuple):
+    offset: int
+    timestamp: int
+    size: int
+    """Bytes of the key, the value and the headers."""
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    left_out: bool = False
+    """True if the record is too long: then it has no key, no value and no headers here."""
+    headers_left_out: int = 0
+
+
+Step = tuple[list[Excerpt], int]
+"""The wanted records of a step, and the offset after the last record that was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Says which records are read, and how much of them."""
+
+    first: int = 0
+    """The smallest offset."""
+    contains: bytes = b""
+    """A text in the key or the value."""
+    record_bytes: int = 64 * 1024
+    """Limit of key, value and headers of one record."""
+    headers: int = 1_000
+    """Limit of the headers of one record."""
+
+
+def excerpt_steps(batch: Buffer, wanted: Wanted, max_bytes: int) -> Iterator[Step]:
+    """Yields the wanted records of one whole batch, step by step; nothing for a batch without records.
+
+    Raises MESSAGE_TOO_LARGE if the records unpack to more than `max_bytes`, and INVALID_RECORD or CORRUPT_MESSAGE if
+    they can't be decoded, after a step with the records before the wrong one.
+    """
+    header = parse_header(batch)
+    data = records_payload(batch, header, max_bytes)
+    if header.records_count > header.last_offset_delta + 1:
+        offsets = header.last_offset_delta + 1
+        raise invalid(f"A record batch claims {header.records_count} records for {offsets} offsets.")
+    reader = _Reader(header, data, wanted)
+    while reader.left:
+        yield reader.step()
+        if reader.problem is not None:
+            raise reader.problem
+    if reader.pos != len(data):
+        raise invalid(f"{len(data) - reader.pos} bytes follow the last record of a batch.")
+
+
+class _Reader:
+    def __init__(self, header: BatchHeader, data: bytes, wanted: Wanted) -> None:
+        self._header = header
+        self._data = data
+        self._wanted = wanted
+        self._next_offset = header.base_offset
+        self.pos = 0
+        self.left = header.records_count
+        self.problem: KafkaError | None = None
+
+    def step(self) -> Step:
+        """Reads the next records, until they are STEP_WORK of work, or one of them can't be read."""
+        matches: list[Excerpt] = []
+        work = STEP_WORK
+        try:
+            while self.left and work > 0:
+                offset, self.pos, done = self._read(matches)
+                self._next_offset = offset + 1
+                self.left -= 1
+                work -= done
+        except KafkaError as error:
+            self.problem = error
+        except IndexError:
+            self.problem = invalid("A record runs past the end of its batch.")
+        return matches, self._next_offset
+
+    def _read(self, matches: list[Excerpt]) -> tuple[int, int, int]:
+        """Reads one record, and adds it to `matches` if it is wanted.
+
+        Returns its offset, the position after it, and the work that this took.
+        """
+        data, wanted, header = self._data, self._wanted, self._header
+        length, pos = read_varint(data, self.pos)
+        end = pos + length
+        if length < 0 or end > len(data):
+            raise invalid(f"A record claims the impossible length {length} in a batch of {len(data)} bytes.")
+        time_delta, pos = read_varlong(data, pos + 1)  # after one byte of attributes, which has no meaning yet
+        offset_delta, pos = read_varint(data, pos)
+        key_length, key_start = read_varint(data, pos)
+        value_length, value_start = read_varint(data, key_start + max(key_length, 0))
+        headers, pos = read_varint(data, value_start + max(value_length, 0))
+        if pos > end or headers < 0 or headers * 2 > end - pos:
+            raise invalid(f"A record claims fields or {headers} headers that can't be in its {length} bytes.")
+        # Each record that follows needs an offset, too.
+        latest = header.last_offset - self.left + 1
+        offset = min(max(header.base_offset + offset_delta, self._next_offset), latest)
+        if offset < wanted.first:
+            return offset, end, 1
+        size = max(key_length, 0) + max(value_length, 0)
+        work = 1 + size // 1024
+        text = wanted.contains
+        if not (_contains(data, key_start, key_length, text) or _contains(data, value_start, value_length, text)):
+            return offset, end, work
+        time = header.max_timestamp if header.log_append_time else header.base_timestamp + time_delta
+        time = min(max(time, -_LONG_MAX), _LONG_MAX)
+        if size + end - pos > wanted.record_bytes:
+            matches.append(Excerpt(offset, time, size + end - pos, None, None, left_out=True, headers_left_out=headers))
+            return offset, end, work
+        shown, header_bytes = _headers(data, pos, end, headers, wanted.headers)
+        key, value = _field(data, key_start, key_length), _field(data, value_start, value_length)
+        rest = headers - len(shown)
+        matches.append(Excerpt(offset, time, size + header_bytes, key, value, shown, headers_left_out=rest))
+        return offset, end, work + len(shown)
+
+
+def _field(data: bytes, start: int, length: int) -> bytes | None:
+    """Returns a field. A negative length means null."""
+    return None if length < 0 else data[start : start + length]
+
+
+def _contains(data: bytes, start: int, length: int, text: bytes) -> bool:
+    """Returns True if a field contains the text. Every field contains the empty text, and null does, too."""
+    if length < len(text) or not text:
+        return not text
+    end = start + length
+    at_once = SEARCH_BYTES + 2 * len(text)
+    if length <= at_once:
+        return data.find(text, start, end) >= 0
+    starts = range(start, end, SEARCH_BYTES + len(text))
+    return any(data.find(text, each, min(each + at_once, end)) >= 0 for each in starts)
+
+
+def _headers(data: bytes, pos: int, end: int, count: int, limit: int) -> tuple[Headers, int]:
+    """Returns the first `limit` headers of a record, and the number of bytes of all its headers."""
+    found: list[tuple[str, bytes | None]] = []
+    size = 0
+    for _ in range(min(count, limit)):
+        name_length, name = read_varint(data, pos)
+        if name_length < 0:
+            raise invalid("A record has a header without a key.")
+        value_length, value = read_varint(data, name + name_length)
+        pos = value + max(value_length, 0)
+        if pos > end:
+            raise invalid("A header ends after the end of its record.")
+        size += name_length + max(value_length, 0)
+        text = data[name : name + name_length].decode("utf-8", "replace")
+        found.append((text, _field(data, value, value_length)))
+    if count <= limit and pos != end:
+        raise invalid("A record has more or fewer bytes than its length field says.")
+    return tuple(found), size + end - pos

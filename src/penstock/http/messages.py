@@ -22,8 +22,9 @@ PROBES = ("/livez", "/readyz")
 #: Limit of a body, which only changes have.
 BODY_MAX_BYTES = 1024 * 1024
 
-#: Items of a list that are encoded as JSON in one call.
-JSON_ITEMS = 500
+#: Items of a list, and characters of a text, that are encoded as JSON in one call. No other thread runs meanwhile.
+JSON_ITEMS = 100
+JSON_CHARACTERS = 256 * 1024
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -101,34 +102,53 @@ def text(status: int, sentence: str, *headers: tuple[str, str]) -> Response:
     return Response(status, TEXT, f"{sentence}\n".encode(), headers)
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Holds a part of an answer that is JSON already, because a thread has encoded it."""
+
+    json: bytes
+
+
 def as_json(value: Any, status: int = 200) -> Response:
-    return Response(status, JSON, "".join(_json_parts(value)).encode())
+    return Response(status, JSON, encoded(value).json)
 
 
-def _json_parts(value: Any) -> Iterator[str]:
-    """Yields the JSON text of a value in parts: a long list is encoded slice by slice.
-
-    Other threads run only between two calls of the encoder, also if this thread is not the event loop's.
-    """
-    if isinstance(value, dict) and value:
-        before = "{"
-        for name, each in value.items():
-            yield f"{before}{_dumped(str(name))}:"
-            yield from _json_parts(each)
-            before = ","
-        yield "}"
-    elif isinstance(value, list | tuple) and len(value) > JSON_ITEMS:
-        before = "["
-        for start in range(0, len(value), JSON_ITEMS):
-            yield before + _dumped(value[start : start + JSON_ITEMS])[1:-1]
-            before = ","
-        yield "]"
-    else:
-        yield _dumped(value)
+def encoded(value: Any) -> Encoded:
+    """Encodes a value in parts. Other threads run only between two of them, also if this is not the loop's thread."""
+    return value if isinstance(value, Encoded) else Encoded(b"".join(_json_parts(value)))
 
 
-def _dumped(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+def _json_parts(value: Any) -> Iterator[bytes]:
+    """Yields the JSON of a value in parts of a limited size: slices of long lists and of long texts."""
+    match value:
+        case Encoded(json=done):
+            yield done
+        case dict() if value:
+            before = b"{"
+            for name, each in value.items():
+                yield before + _dumped(str(name)) + b":"
+                yield from _json_parts(each)
+                before = b","
+            yield b"}"
+        case [Encoded(), *_]:
+            yield b"[" + b",".join(each.json for each in value) + b"]"
+        case list() | tuple() if len(value) > JSON_ITEMS:
+            before = b"["
+            for start in range(0, len(value), JSON_ITEMS):
+                yield before + _dumped(value[start : start + JSON_ITEMS])[1:-1]
+                before = b","
+            yield b"]"
+        case str() if len(value) > JSON_CHARACTERS:
+            yield b'"'
+            for start in range(0, len(value), JSON_CHARACTERS):
+                yield _dumped(value[start : start + JSON_CHARACTERS])[1:-1]
+            yield b'"'
+        case _:
+            yield _dumped(value)
+
+
+def _dumped(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 NOT_FOUND = text(404, "There is nothing here: / is the console, /metrics the metrics, /api/ lists the rest.")

@@ -7,10 +7,10 @@ events yields HEARTBEAT after HEARTBEAT_S seconds without an event, so that a lo
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
+from penstock.http.messages import encoded
 from penstock.http.shares import Shares
 
 #: Streams open at the same time, in all and of one user. Other requests keep the rest of the connections.
@@ -24,7 +24,7 @@ Chunks = AsyncGenerator[bytes, None]
 
 def message(kind: str, value: Any) -> bytes:
     """Returns one server-sent event, with the JSON on one data line."""
-    return f"event: {kind}\ndata: {json.dumps(value, separators=(',', ':'))}\n\n".encode()
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), encoded(value).json)
 
 
 class Streams:

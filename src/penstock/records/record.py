@@ -21,12 +21,9 @@ from penstock.records.header import (
 from penstock.records.varint import read_varint, read_varlong
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from typing_extensions import Buffer
 
 MAX_UNCOMPRESSED_BYTES = 256 * 1024 * 1024
-ALL = 2**31  # more records than a batch can have
 MIN_RECORD_SIZE = 7  # seven one-byte fields, so a count above size / 7 is false
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -64,44 +61,30 @@ def records_payload(batch: Buffer, header: BatchHeader, max_bytes: int = MAX_UNC
 
 def read_records(batch: Buffer, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> list[Record]:
     """Returns every record of one whole batch. Raises MESSAGE_TOO_LARGE if they unpack to more than `max_bytes`."""
-    return next(record_steps(batch, ALL, max_bytes))
-
-
-def record_steps(batch: Buffer, step: int, max_bytes: int = MAX_UNCOMPRESSED_BYTES) -> Iterator[list[Record]]:
-    """Yields the records of one whole batch, `step` of them at a time; one empty list for a batch without records.
-
-    Raises MESSAGE_TOO_LARGE if the records unpack to more than `max_bytes`.
-    """
     header = parse_header(batch)
     data = records_payload(batch, header, max_bytes)
-    pos, left = 0, header.records_count
-    while True:
-        count = min(left, step)
-        try:
-            records, pos = _read_some(header, data, pos, count)
-        except IndexError:
-            raise invalid("A record runs past the end of its batch.") from None
-        left -= count
-        if not left and pos != len(data):
-            raise invalid(f"{len(data) - pos} bytes follow the last record of a batch.")
-        yield records
-        if not left:
-            return
+    try:
+        records, pos = _read_all(header, data)
+    except IndexError:
+        raise invalid("A record runs past the end of its batch.") from None
+    if pos != len(data):
+        raise invalid(f"{len(data) - pos} bytes follow the last record of a batch.")
+    return records
 
 
-def _read_some(header: BatchHeader, data: bytes, pos: int, count: int) -> tuple[list[Record], int]:
-    """Decodes `count` records from position `pos` on. Returns them, and the position after them.
+def _read_all(header: BatchHeader, data: bytes) -> tuple[list[Record], int]:
+    """Decodes all records. Returns them, and the position after them.
 
     One-byte numbers, which are by far the most frequent, are decoded without a function call.
     """
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp
     append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME_FLAG else None
-    end = len(data)
+    pos, end = 0, len(data)
     records: list[Record] = []
     add = records.append
     new = tuple.__new__
-    for _ in range(count):
+    for _ in range(header.records_count):
         if (length := data[pos]) < 0x80:
             length = (length >> 1) ^ -(length & 1)
             pos += 1

@@ -13,6 +13,7 @@ from penstock.client.sync import Client
 from penstock.http.messages import CHANGES
 from penstock.http.rest.problems import BODY_TYPE
 from penstock.http.streams import EVENT_STREAM
+from penstock.protocol.messages.api_00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from penstock.protocol.vocabulary import ConfigOperation, ResourceType
 from penstock.testing import Broker, Cluster
 
@@ -52,6 +53,19 @@ def ask(
     except urllib.error.HTTPError as refused:
         with refused:
             return Answer(refused.code, refused.headers["Content-Type"], json.loads(refused.read() or b"null"))
+
+
+def append_batch(where: Cluster | Broker, topic: str, batch: bytes) -> int:
+    """Appends a batch to partition 0 as it is, whatever its records are. Returns its first offset."""
+    with where.client() as client:
+        ids = {each.name: each.topic_id for each in client.list_topics()}
+        part = PartitionProduceData(index=0, records=batch)
+        data = TopicProduceData(name=topic, topic_id=ids[topic], partition_data=[part])
+        request = ProduceRequest(acks=-1, timeout_ms=9000, topic_data=[data])
+        result = client.request(request, node=client.leader(topic, 0)).responses[0].partition_responses[0]
+    assert result.error_code == 0, result
+    offset: int = result.base_offset
+    return offset
 
 
 def begin_share_group(client: Client, group: str, topic: str) -> None:

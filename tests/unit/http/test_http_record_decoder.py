@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import struct
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 
 import pytest
 
-from penstock.http.rest.record_decoder import STEP_RECORDS, RecordDecoder, Step
+from penstock.formats.schemas import Schemas
+from penstock.formats.views import Viewing
+from penstock.http.messages import Encoded
+from penstock.http.rest import record_rows
+from penstock.http.rest.record_decoder import DecodedBatch, RecordDecoder, Step
+from penstock.http.rest.record_rows import PIECE_BYTES, PIECE_RECORDS, RecordViews
 from penstock.http.rest.records import READ_MAX_BYTES, RecordPage
-from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.build import build_batch
 from penstock.records.compression import Codec
-from penstock.records.header import HEADER_SIZE, LOG_OVERHEAD
-from penstock.records.record import Record
+from penstock.records.excerpts import STEP_WORK, Excerpt, Wanted
+from penstock.records.header import HEADER_SIZE, LOG_OVERHEAD, parse_header
 
 
 @asynccontextmanager
@@ -35,8 +40,12 @@ def small_records(count: int) -> bytes:
     return build_batch([(0, None, b"%d" % number, ()) for number in range(count)], compression=Codec.ZSTD)
 
 
+def reading(decoder: RecordDecoder, batch: bytes, first: int = 0, wanted: bytes = b"") -> DecodedBatch:
+    return decoder.read(parse_header(batch), batch, Wanted(first, wanted))
+
+
 async def steps_of(decoder: RecordDecoder, batch: bytes, first: int = 0, wanted: bytes = b"") -> list[Step]:
-    decoded, steps = decoder.read(batch, first, wanted), []
+    decoded, steps = reading(decoder, batch, first, wanted), []
     while (step := await decoded.next_step()) is not None:
         steps.append(step)
     return steps
@@ -45,10 +54,10 @@ async def steps_of(decoder: RecordDecoder, batch: bytes, first: int = 0, wanted:
 def test_a_batch_is_decoded_in_steps_and_only_matches_are_kept() -> None:
     async def scenario() -> None:
         async with decoding() as decoder:
-            steps = await steps_of(decoder, small_records(2 * STEP_RECORDS + 1), STEP_RECORDS + 1, b"77")
-            assert [step.next_offset for step in steps] == [STEP_RECORDS, 2 * STEP_RECORDS, 2 * STEP_RECORDS + 1]
+            steps = await steps_of(decoder, small_records(2 * STEP_WORK + 1), STEP_WORK + 1, b"77")
+            assert [step.next_offset for step in steps] == [STEP_WORK, 2 * STEP_WORK, 2 * STEP_WORK + 1]
             found = [record.offset for step in steps for record in step.matches]
-            assert found == [number for number in range(STEP_RECORDS + 1, 2 * STEP_RECORDS + 1) if "77" in str(number)]
+            assert found == [number for number in range(STEP_WORK + 1, 2 * STEP_WORK + 1) if "77" in str(number)]
             assert found
 
     asyncio.run(scenario())
@@ -69,7 +78,7 @@ def test_a_batch_without_records_has_no_step() -> None:
 def test_a_reader_of_few_records_does_not_wait_for_a_reader_of_very_many() -> None:
     async def scenario() -> None:
         async with decoding() as decoder:
-            many = decoder.read(small_records(20 * STEP_RECORDS), 0, b"")
+            many = reading(decoder, small_records(20 * STEP_WORK))
             first = asyncio.ensure_future(many.next_step())
             few = asyncio.ensure_future(steps_of(decoder, small_records(3)))
             left = 0
@@ -85,8 +94,7 @@ def test_a_reader_of_few_records_does_not_wait_for_a_reader_of_very_many() -> No
 def test_records_are_decoded_in_a_thread_that_nothing_else_uses(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
     monkeypatch.setattr(
-        "penstock.http.rest.record_decoder.DecodedBatch._decode",
-        lambda self: names.append(threading.current_thread().name),
+        "penstock.http.rest.paced_thread._run", lambda *_: names.append(threading.current_thread().name)
     )
 
     async def scenario() -> None:
@@ -101,30 +109,31 @@ def test_the_thread_pauses_after_each_step_as_long_as_the_step_took(monkeypatch:
     ticks = itertools.count(step=2)
     pauses: list[float] = []
     monkeypatch.setattr(
-        "penstock.http.rest.record_decoder.time", SimpleNamespace(monotonic=ticks.__next__, sleep=pauses.append)
+        "penstock.http.rest.paced_thread.time", SimpleNamespace(thread_time=ticks.__next__, sleep=pauses.append)
     )
 
     async def scenario() -> None:
         async with decoding() as decoder:
-            await steps_of(decoder, small_records(STEP_RECORDS + 1))
+            await steps_of(decoder, small_records(STEP_WORK + 1))
 
     asyncio.run(scenario())
     assert pauses == [2, 2, 2]
 
 
-def test_a_batch_that_unpacks_to_too_many_bytes_is_refused() -> None:
+def test_a_batch_that_unpacks_to_too_many_bytes_is_left_out() -> None:
     async def scenario() -> None:
         async with decoding() as decoder:
-            batch = build_batch([(0, None, bytes(40 * 1024 * 1024), ())], compression=Codec.ZSTD)
-            with pytest.raises(KafkaError) as error:
-                await steps_of(decoder, batch)
-            assert error.value.code is ErrorCode.MESSAGE_TOO_LARGE
+            content = bytes(20 * 1024 * 1024)
+            batch = build_batch([(0, None, content, ()), (0, None, content, ())], compression=Codec.ZSTD)
+            (step,) = await steps_of(decoder, batch)
+            assert (step.matches, step.next_offset) == ([], 2)
+            assert step.problem.startswith("Offsets 0 to 1 can't be shown: A record batch unpacks to more than")
 
     asyncio.run(scenario())
 
 
 def records(first: int, count: int, size: int = 1) -> Step:
-    found = [Record(first + number, 0, None, bytes(size)) for number in range(count)]
+    found = [Excerpt(first + number, 0, size, None, bytes(size)) for number in range(count)]
     return Step(found, first + count)
 
 
@@ -141,3 +150,28 @@ def test_a_page_is_full_when_its_bytes_are_read() -> None:
     page.add(Step([], 9))
     page.spend(READ_MAX_BYTES)
     assert (page.full, page.next_offset) == (True, 9)
+
+
+def test_rows_are_made_and_encoded_in_small_pieces_in_a_thread_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces: list[tuple[str, int, int]] = []
+    make = record_rows._rows
+
+    def watched(partition: int, found: Sequence[Excerpt], viewing: Viewing) -> list[Encoded]:
+        pieces.append((threading.current_thread().name, len(found), sum(each.size for each in found)))
+        return make(partition, found, viewing)
+
+    monkeypatch.setattr(record_rows, "_rows", watched)
+    views = RecordViews(Schemas())
+    found = [*records(0, 120, 1).matches, *records(120, 5, 50 * 1024).matches, *records(125, 1, 10**6).matches]
+
+    async def scenario() -> list[Encoded]:
+        return await views.rows(0, found, views.viewing("t", {}))
+
+    try:
+        rows = asyncio.run(asyncio.wait_for(scenario(), 120))
+    finally:
+        views.close()
+    assert [json.loads(each.json)["offset"] for each in rows] == list(range(126))
+    assert {name for name, _, _ in pieces} == {"penstock-views_0"}
+    assert max(count for _, count, _ in pieces) <= PIECE_RECORDS
+    assert all(size <= PIECE_BYTES or count == 1 for _, count, size in pieces)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from openapi_spec_validator import validate
-from rest_harness import HTTP, LIMIT_S, ask, begin_share_group, commit
+from rest_harness import HTTP, LIMIT_S, append_batch, ask, begin_share_group, commit
 
 from penstock.client.producer import ProducerSettings
 from penstock.http import view
@@ -21,7 +21,6 @@ from penstock.http.rest.openapi import document
 from penstock.http.rest.problems import BODY_TYPE
 from penstock.http.rest.routes import Route
 from penstock.http.streams import EVENT_STREAM
-from penstock.protocol.messages.api_00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from penstock.records.build import build_batch
 from penstock.records.compression import Codec
 from penstock.testing import Cluster
@@ -259,30 +258,28 @@ def test_records_are_appended_read_searched_and_paged(cluster: Cluster) -> None:
 
 def test_records_that_decompress_to_many_bytes_are_shown_without_their_values(cluster: Cluster) -> None:
     cluster.create_topic("bombs", 1)
-    with cluster.client() as client:
-        large = bytes(3 * 1024 * 1024)
-        contents: list[tuple[bytes, tuple[tuple[str, bytes | None], ...]]] = [
-            (large, ()),
-            (b"v", ((large.decode(), b""),)),
-            (bytes(40 * 1024 * 1024), ()),
-            (b"many empty headers", (("", None),) * 100_000),
-        ]
-        for value, headers in contents:
-            batch = build_batch([(0, None, value, headers)], compression=Codec.ZSTD)
-            part = PartitionProduceData(index=0, records=batch)
-            ids = {each.name: each.topic_id for each in client.list_topics()}
-            data = TopicProduceData(name="bombs", topic_id=ids["bombs"], partition_data=[part])
-            leader = client.leader("bombs", 0)
-            answer = client.request(ProduceRequest(acks=-1, timeout_ms=9000, topic_data=[data]), node=leader)
-            assert answer.responses[0].partition_responses[0].error_code == 0
+    large = bytes(3 * 1024 * 1024)
+    contents: list[tuple[bytes, tuple[tuple[str, bytes | None], ...]]] = [
+        (large, ()),
+        (b"v", ((large.decode(), b""),)),
+        (bytes(40 * 1024 * 1024), ()),
+        (b"many empty headers", (("", None),) * 100_000),
+    ]
+    now_ms = int(time.time() * 1000)  # retention would delete records of 1970
+    for value, headers in contents:
+        append_batch(cluster, "bombs", build_batch([(now_ms, None, value, headers)], compression=Codec.ZSTD))
     shown = ask(cluster, "GET", "/v1/topics/bombs/records?partition=0").value
-    assert [(each["size"], each["value"], each["headers"]) for each in shown["records"]] == [(len(large), None, [])]
-    assert shown["next_offset"] == 1, "the answer is full"
-    shown = ask(cluster, "GET", "/v1/topics/bombs/records?partition=0&offset=1").value
-    assert [(each["size"], each["headers"]) for each in shown["records"]] == [(len(large) + 1, [])]
-    assert (shown["batches_left_out"], shown["next_offset"]) == (1, 3)
-    shown = ask(cluster, "GET", "/v1/topics/bombs/records?partition=0&offset=3").value
-    assert [(each["left_out"], each["headers"]) for each in shown["records"]] == [(True, [])]
+    assert [
+        (each["offset"], each["left_out"], each["value"], each["headers_left_out"]) for each in shown["records"]
+    ] == [
+        (0, True, None, 0),
+        (1, True, None, 1),
+        (3, False, {"text": "many empty headers"}, 99_000),
+    ]
+    assert [each["size"] for each in shown["records"][:2]] == [len(large), len(large) + 6]
+    assert [len(each["headers"]) for each in shown["records"]] == [0, 0, 1000]
+    assert (shown["batches_left_out"], shown["next_offset"]) == (1, 4)
+    assert shown["problems"][0].startswith("Offset 2 can't be shown: A record batch unpacks to more than")
 
 
 def test_a_group_is_described_reset_and_deleted(cluster: Cluster) -> None:

@@ -17,8 +17,9 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.batches import crc_ok, split_batches
 from penstock.records.build import NewRecord, build_batch
 from penstock.records.compression import Codec
+from penstock.records.excerpts import Wanted, excerpt_steps
 from penstock.records.header import HEADER_SIZE, BatchHeader, parse_header, sequence_after
-from penstock.records.record import Record, read_records, record_steps
+from penstock.records.record import Record, read_records
 from penstock.records.varint import read_varint, read_varlong, varint
 from tools.examples import examples
 
@@ -51,9 +52,8 @@ def test_a_batch_survives_building_and_reading(codec: Codec, records: list[NewRe
     read = read_records(batch)
     assert content(read) == records
     assert [r.offset for r in read] == list(range(base_offset, base_offset + len(records)))
-    steps = list(record_steps(batch, 3))
-    assert [len(step) for step in steps[:-1]] == [3] * (len(steps) - 1)
-    assert [record for step in steps for record in step] == read
+    excerpts = [each for found, _ in excerpt_steps(batch, Wanted(record_bytes=2**30), 2**30) for each in found]
+    assert [(each.offset, each.timestamp, each.key, each.value, each.headers) for each in excerpts] == read
     header = parse_header(batch)
     assert crc_ok(batch)
     assert header.size == len(batch)

@@ -1,72 +1,64 @@
 """Decodes records for REST in a thread of its own, in steps, and keeps only the records that a caller looks for.
 
-The steps of all readers share this one thread in turn, and the thread pauses as long as it works. So reads of batches
-with very many small records delay each other, but nothing else of the node, and no reader holds more than the matches
-of one step.
+The steps of all readers share this one thread in turn. So reads of batches with very many small records delay each
+other, but nothing else of the node, and no reader holds more than the matches of one step. A batch that can't be
+decoded is left out: its last step says so, and the reader goes on with the next batch.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.records.record import Record, record_steps
+from penstock.http.rest.paced_thread import PacedThread
+from penstock.protocol.errors import KafkaError
+from penstock.records.excerpts import Excerpt, Wanted, excerpt_steps
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-#: Records that one step decodes: about a millisecond of the thread.
-STEP_RECORDS = 1_000
+    from penstock.records.header import BatchHeader
+
 #: Bytes of one batch after decompression; larger batches are left out, because they cost too much memory.
 BATCH_MAX_BYTES = 8 * 1024 * 1024
 
 
 class Step(NamedTuple):
-    matches: list[Record]
+    matches: list[Excerpt]
     next_offset: int
-    """The offset after the last record that the step has decoded."""
+    """The offset after the last record of the step."""
+    problem: str = ""
+    """If not empty, says why the rest of the batch is left out."""
 
 
 class RecordDecoder:
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-http-records")
+        self._thread = PacedThread("penstock-http-records")
 
     def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
 
-    def read(self, batch: Buffer, first: int, wanted: bytes) -> DecodedBatch:
-        """Returns a reader of the records at offset `first` or later that contain `wanted` in their key or value."""
-        return DecodedBatch(self._thread, record_steps(batch, STEP_RECORDS, BATCH_MAX_BYTES), first, wanted)
+    def read(self, header: BatchHeader, batch: Buffer, wanted: Wanted) -> DecodedBatch:
+        """Returns a reader of the wanted records of a batch."""
+        return DecodedBatch(self._thread, _steps(header, batch, wanted))
 
 
 class DecodedBatch:
-    def __init__(self, thread: ThreadPoolExecutor, steps: Iterator[list[Record]], first: int, wanted: bytes) -> None:
+    def __init__(self, thread: PacedThread, steps: Iterator[Step]) -> None:
         self._thread = thread
         self._steps = steps
-        self._first = first
-        self._wanted = wanted
 
     async def next_step(self) -> Step | None:
-        """Decodes the next records; returns None after the last ones.
+        """Decodes the next records; returns None after the last ones."""
+        return await self._thread.run(next, self._steps, None)
 
-        Raises KafkaError(MESSAGE_TOO_LARGE) if the batch is larger than BATCH_MAX_BYTES after decompression.
-        """
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._decode)
 
-    def _decode(self) -> Step | None:
-        """Decodes one step, then pauses for as long as the step took: meanwhile the event loop has the interpreter."""
-        began = time.monotonic()
-        step = self._next_step()
-        time.sleep(time.monotonic() - began)
-        return step
-
-    def _next_step(self) -> Step | None:
-        records = next(self._steps, None)
-        if not records:
-            return None
-        first, wanted = self._first, self._wanted
-        matches = [each for each in records if each.offset >= first and each.contains(wanted)]
-        return Step(matches, records[-1].offset + 1)
+def _steps(header: BatchHeader, batch: Buffer, wanted: Wanted) -> Iterator[Step]:
+    """Yields the steps of a batch. The offsets of the steps increase, up to the end of the batch."""
+    reached = header.base_offset
+    try:
+        for matches, reached in excerpt_steps(batch, wanted, BATCH_MAX_BYTES):
+            yield Step(matches, reached)
+    except KafkaError as error:
+        where = f"Offsets {reached} to {header.last_offset}" if reached < header.last_offset else f"Offset {reached}"
+        yield Step([], header.next_offset, f"{where} can't be shown: {error.message or error.code.name}")

@@ -6,79 +6,90 @@ may have a view besides (`formats/views.py`).
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.formats.schemas import Schemas
 from penstock.formats.views import ANSWER_LIMITS, AUTO, KEY, VALUE, VIEWS, AnswerLimits, Viewing, shown
+from penstock.http.messages import Encoded, encoded
 from penstock.http.rest.fields import Field
+from penstock.http.rest.paced_thread import PacedThread
 
 if TYPE_CHECKING:
-    from penstock.records.record import Record
+    from penstock.records.excerpts import Excerpt
 
-#: Bytes of keys, values and headers in one answer. A longer record is shown without its value.
+#: Bytes of keys, values and headers in one answer. A longer record is shown without its key, value and headers.
 ANSWER_MAX_BYTES = 2 * 1024 * 1024
-#: Bytes of an empty header in an answer.
-HEADER_BYTES = 32
+#: Bytes that a row and a header count for besides their contents: an answer has at most 10,000 headers.
+ROW_BYTES = HEADER_BYTES = 200
+#: Records whose rows are made in one piece of work, and their bytes.
+PIECE_RECORDS = 50
+PIECE_BYTES = 64 * 1024
 #: Limits of the views of a search, which may take minutes: only the views themselves are limited.
 SEARCH_LIMITS = replace(ANSWER_LIMITS, seconds=math.inf)
 
 
-def record_size(record: Record) -> int:
-    """Returns the number of bytes of the record's key, value and headers (with their names)."""
-    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers
+def answer_size(record: Excerpt) -> int:
+    """Returns how many bytes the record adds to an answer."""
+    headers = sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
+    return ROW_BYTES + len(record.key or b"") + len(record.value or b"") + headers
 
 
-def answer_size(record: Record) -> int:
-    """Returns how many bytes the record adds to an answer. Does not read the headers if they are too many anyway."""
-    headers = HEADER_BYTES * len(record.headers)
-    return headers if headers > ANSWER_MAX_BYTES else headers + record_size(record)
+def _row(partition: int, record: Excerpt, viewing: Viewing) -> Encoded:
+    return encoded(
+        {
+            "partition": partition,
+            "offset": record.offset,
+            "timestamp_ms": record.timestamp,
+            "size": record.size,
+            "left_out": record.left_out,
+            "key": viewing.show(KEY, record.key),
+            "value": viewing.show(VALUE, record.value),
+            "headers": [{"name": name, "value": shown(value)} for name, value in record.headers],
+            "headers_left_out": record.headers_left_out,
+        }
+    )
 
 
-def _row(partition: int, record: Record, max_bytes: int, viewing: Viewing) -> dict[str, Any]:
-    too_long = answer_size(record) > max_bytes
-    return {
-        "partition": partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp,
-        "size": record_size(record),
-        "left_out": too_long,
-        "key": None if too_long else viewing.show(KEY, record.key),
-        "value": None if too_long else viewing.show(VALUE, record.value),
-        "headers": [] if too_long else [{"name": name, "value": shown(value)} for name, value in record.headers],
-    }
+def _rows(partition: int, records: Sequence[Excerpt], viewing: Viewing) -> list[Encoded]:
+    return [_row(partition, each, viewing) for each in records]
 
 
-def _rows(partition: int, records: Sequence[Record], max_bytes: int, viewing: Viewing) -> list[dict[str, Any]]:
-    return [_row(partition, each, max_bytes, viewing) for each in records]
+def _piece(records: Sequence[Excerpt], start: int) -> int:
+    """Returns the end of the piece of work that begins with the record at index `start`."""
+    room = PIECE_BYTES
+    for end in range(start, min(start + PIECE_RECORDS, len(records))):
+        room -= answer_size(records[end])
+        if room < 0:
+            return max(end, start + 1)
+    return min(start + PIECE_RECORDS, len(records))
 
 
 class RecordViews:
-    """Makes the rows of records in a thread of its own, because views are computed, and may wait for a registry."""
+    """Makes the rows of records, and encodes them, in a thread of its own: views may wait for a registry, and must not
+    delay readers who only decode records."""
 
     def __init__(self, schemas: Schemas) -> None:
         self._schemas = schemas
-        # One thread: however many clients ask, one thread competes with the broker's loop, and schemas are read by one.
-        self._threads = ThreadPoolExecutor(1, thread_name_prefix="penstock-views")
+        # One thread, also because schemas are read by one.
+        self._thread = PacedThread("penstock-views")
 
     def viewing(self, topic: str, fields: Mapping[str, Any], limits: AnswerLimits = ANSWER_LIMITS) -> Viewing:
         """Returns the views of one answer, as the caller's `key_view` and `value_view` ask for."""
         return Viewing(self._schemas, topic, {part: fields.get(f"{part}_view", AUTO) for part in (KEY, VALUE)}, limits)
 
-    async def rows(
-        self, partition: int, records: Sequence[Record], viewing: Viewing, max_bytes: int = ANSWER_MAX_BYTES
-    ) -> list[dict[str, Any]]:
-        """Returns the records for JSON. Leaves out the contents of records that are longer than `max_bytes`."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, _rows, partition, records, max_bytes, viewing)
+    async def rows(self, partition: int, records: Sequence[Excerpt], viewing: Viewing) -> list[Encoded]:
+        """Returns the records as JSON."""
+        rows: list[Encoded] = []
+        while len(rows) < len(records):
+            piece = records[len(rows) : _piece(records, len(rows))]
+            rows += await self._thread.run(_rows, partition, piece, viewing)
+        return rows
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
 
 
 #: Fields of a request that choose the views of its answer.

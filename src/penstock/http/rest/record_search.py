@@ -14,29 +14,32 @@ from penstock.client.consumer import Consumer, ConsumerSettings, Position
 from penstock.client.offsets import list_offsets
 from penstock.http.rest.fields import Field, list_of
 from penstock.http.rest.groups import partitions_of_topics
+from penstock.http.rest.left_out import LeftOut
 from penstock.http.rest.problems import Problem
+from penstock.http.rest.record_decoder import Step
 from penstock.http.rest.record_rows import ANSWER_MAX_BYTES, SEARCH_LIMITS, VIEW_FIELDS, answer_size
 from penstock.http.rest.records import FETCH_BYTES, RECORDS_MAX, TOPIC
 from penstock.http.rest.routes import Call, Route
 from penstock.http.streams import HEARTBEAT, HEARTBEAT_S, message
-from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.errors import KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED
+from penstock.records.excerpts import Wanted
 
 if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
     from penstock.client.fetched import Fetched
+    from penstock.http.messages import Encoded
     from penstock.http.operations import Operation
     from penstock.http.rest.record_decoder import RecordDecoder
     from penstock.http.rest.service import Service
     from penstock.http.streams import Chunks
     from penstock.protocol.vocabulary import TopicPartition
-    from penstock.records.record import Record
+    from penstock.records.excerpts import Excerpt
 
-Row = dict[str, Any]
-Rows = Callable[[int, "Sequence[Record]"], Awaitable[list[Row]]]
+Rows = Callable[[int, "Sequence[Excerpt]"], Awaitable["list[Encoded]"]]
 """Makes the rows of a partition's records."""
-Decode = Callable[["list[Fetched]"], AsyncIterator[tuple[int, "list[Record]"]]]
-"""Yields the wanted records of fetched batches, with their partitions."""
+Decode = Callable[["list[Fetched]"], AsyncIterator[tuple[int, "Step"]]]
+"""Yields the steps of fetched batches, with their partitions."""
 #: Partitions that one stream or search may read.
 PARTITIONS_MAX = 1000
 #: Records that a stream sends after one fetch; the others are skipped and counted.
@@ -63,9 +66,8 @@ async def stream_records(service: Service, call: Call) -> Any:
         position = call.query["offset"]
     contains = call.query.get("contains", "").encode()
 
-    def rows(partition: int, records: Sequence[Record]) -> Awaitable[list[Row]]:
-        viewing = service.views.viewing(call.path["topic"], call.query)
-        return service.views.rows(partition, records, viewing, STREAMED_MAX_BYTES)
+    def rows(partition: int, records: Sequence[Excerpt]) -> Awaitable[list[Encoded]]:
+        return service.views.rows(partition, records, service.views.viewing(call.path["topic"], call.query))
 
     start, decode = dict.fromkeys(wanted, position), partial(_decoded, service.decoder, contains)
     return service.streams.open(service.caller.user, lambda slot: _tail(client, slot, start, decode, rows))
@@ -96,10 +98,12 @@ async def _followed(consumer: Consumer, decode: Decode, rows: Rows) -> AsyncIter
     while True:
         fetched = await consumer.poll(ROUND_S)
         sent = 0
-        async for partition, records in decode(fetched):
-            for row in await rows(partition, records[: max(0, ROUND_MAX - sent)]):
+        async for partition, step in decode(fetched):
+            for row in await rows(partition, step.matches[: max(0, ROUND_MAX - sent)]):
                 yield message("record", row)
-            sent += len(records)
+            sent += len(step.matches)
+            if step.problem:
+                yield message("left_out", {"partition": partition, "detail": step.problem})
         skipped = max(0, sent - ROUND_MAX) + await _catch_up(consumer, fetched)
         if skipped:
             yield message("skipped", {"records": skipped})
@@ -126,20 +130,16 @@ async def _catch_up(consumer: Consumer, fetched: list[Fetched]) -> int:
     return max(0, skipped)
 
 
-async def _decoded(
-    decoder: RecordDecoder, contains: bytes, fetched: list[Fetched]
-) -> AsyncIterator[tuple[int, list[Record]]]:
-    """Yields the matching records of each step with their partition. Leaves out batches that decompress to too much."""
+async def _decoded(decoder: RecordDecoder, contains: bytes, fetched: list[Fetched]) -> AsyncIterator[tuple[int, Step]]:
+    """Yields the steps that have matching records or a problem, with their partition."""
     for each in fetched:
-        for _, batch in each.batches:
-            decoded = decoder.read(batch, each.fetch_offset, contains)
-            try:
-                while (step := await decoded.next_step()) is not None:
-                    if step.matches:
-                        yield each.partition, step.matches
-            except KafkaError as error:
-                if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
-                    raise
+        first = each.fetch_offset
+        for header, batch in each.batches:
+            decoded = decoder.read(header, batch, Wanted(first, contains, STREAMED_MAX_BYTES))
+            while (step := await decoded.next_step()) is not None:
+                if step.matches or step.problem:
+                    yield each.partition, step
+            first = max(first, header.next_offset)
 
 
 # --- search
@@ -164,18 +164,21 @@ async def search_records(service: Service, call: Call) -> Any:
     limit, contains = body.get("limit", 100), body["contains"]
 
     async def work(operation: Operation) -> None:
-        rows: list[Row] = []
-        operation.result.update(records=rows, complete=False)
+        rows: list[Encoded] = []
+        left_out = LeftOut()
+        operation.result.update(records=rows, complete=False, **left_out.as_json())
         room = ANSWER_MAX_BYTES
         viewing = service.views.viewing(topic, body, SEARCH_LIMITS)
         decode = partial(_decoded, service.decoder, contains.encode())
         for key, (start, end) in ranges.items():
-            async for records, moved in _found(client, key, start, end, decode):
+            async for step, moved in _found(client, key, start, end, decode):
                 operation.advance(moved)
-                taken = _fitting(records, limit - len(rows), room)
+                left_out.add(step.problem and f"{topic}-{key[1]}: {step.problem}")
+                operation.result.update(left_out.as_json())
+                taken = _fitting(step.matches, limit - len(rows), room)
                 room -= sum(map(answer_size, taken))
-                rows += await service.views.rows(key[1], taken, viewing, STREAMED_MAX_BYTES)
-                if len(taken) < len(records):
+                rows += await service.views.rows(key[1], taken, viewing)
+                if len(taken) < len(step.matches):
                     operation.note("The search stopped, because the result is full: search for a longer text.")
                     return
         operation.result["complete"] = True
@@ -185,9 +188,9 @@ async def search_records(service: Service, call: Call) -> Any:
     return service.begin("search", about, work, unit="offsets", total=total)
 
 
-def _fitting(records: Sequence[Record], limit: int, room: int) -> list[Record]:
+def _fitting(records: Sequence[Excerpt], limit: int, room: int) -> list[Excerpt]:
     """Returns the first records that fit into a result: at most `limit`, with at most `room` bytes."""
-    taken: list[Record] = []
+    taken: list[Excerpt] = []
     for each in records:
         room -= answer_size(each)
         if len(taken) >= limit or room < 0:
@@ -198,8 +201,8 @@ def _fitting(records: Sequence[Record], limit: int, room: int) -> list[Record]:
 
 async def _found(
     client: AsyncClient, key: TopicPartition, start: int, end: int, decode: Decode
-) -> AsyncIterator[tuple[list[Record], int]]:
-    """Yields (records, 0) with the matching records of a step, and ([], N) after each fetch that read N offsets."""
+) -> AsyncIterator[tuple[Step, int]]:
+    """Yields (step, 0) for each step before the offset `end`, and (an empty step, N) after N offsets were read."""
     settings = ConsumerSettings(
         READ_COMMITTED, max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES, reset=EARLIEST, channel="search"
     )
@@ -208,10 +211,10 @@ async def _found(
         at = start
         while at < end:
             fetched = await consumer.poll()
-            async for _, records in decode(fetched):
-                yield [each for each in records if each.offset < end], 0
+            async for _, step in decode(fetched):
+                yield step._replace(matches=[each for each in step.matches if each.offset < end]), 0
             reached = min(end, max(at, consumer.position(key)))
-            yield [], reached - at
+            yield Step([], reached), reached - at
             at = reached
 
 

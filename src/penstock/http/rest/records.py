@@ -15,23 +15,26 @@ from penstock.client.consumer import Consumer, ConsumerSettings, Since
 from penstock.client.offsets import list_offsets
 from penstock.client.producer import Producer
 from penstock.http.rest.fields import Field, FieldError, list_of, object_of
+from penstock.http.rest.left_out import LeftOut
 from penstock.http.rest.problems import Problem
 from penstock.http.rest.record_rows import ANSWER_MAX_BYTES, VIEW_FIELDS, answer_size
 from penstock.http.rest.routes import Call, Route
-from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import EARLIEST, LATEST, READ_COMMITTED
+from penstock.records.excerpts import Wanted
 
 if TYPE_CHECKING:
     from penstock.client.fetched import Fetched
     from penstock.http.rest.record_decoder import RecordDecoder, Step
     from penstock.http.rest.service import Service
-    from penstock.records.record import Record
+    from penstock.records.excerpts import Excerpt
 
 RECORDS_MAX = 500
 #: Bytes and seconds that one request may spend on a search for matching records.
 READ_MAX_BYTES = 8 * 1024 * 1024
 READ_S = 5.0
 FETCH_BYTES = 256 * 1024
+#: A fetch that is still parked when a page is full delays the next page, because pages share a channel.
+FETCH_WAIT_MS = 20
 
 
 @dataclass(slots=True)
@@ -40,8 +43,8 @@ class RecordPage:
 
     limit: int
     next_offset: int
-    found: list[Record] = field(default_factory=list)
-    batches_left_out: int = 0
+    found: list[Excerpt] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=LeftOut)
     full: bool = False
     _room: int = READ_MAX_BYTES
     _answer_room: int = ANSWER_MAX_BYTES
@@ -58,6 +61,7 @@ class RecordPage:
             if len(self.found) == self.limit:
                 self.next_offset, self.full = record.offset + 1, True
                 return
+        self.left_out.add(step.problem)
         self.next_offset = max(self.next_offset, step.next_offset)
 
     def spend(self, size: int) -> None:
@@ -79,7 +83,7 @@ async def read_records(service: Service, call: Call) -> Any:
         "records": rows,
         "next_offset": page.next_offset,
         "end_offset": end,
-        "batches_left_out": page.batches_left_out,
+        **page.left_out.as_json(),
     }
 
 
@@ -87,8 +91,8 @@ async def _read(service: Service, call: Call, topic: str, partition: int) -> tup
     """Returns the records of an answer, and the end of the partition."""
     client, key = await service.client(), (topic, partition)
     end = (await list_offsets(client, {key: LATEST}))[key].offset
-    wanted = call.query.get("contains", "").encode()
-    settings = ConsumerSettings(READ_COMMITTED, max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES)
+    contains = call.query.get("contains", "").encode()
+    settings = ConsumerSettings(READ_COMMITTED, FETCH_WAIT_MS, max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES)
     async with Consumer(client, settings) as consumer:
         await consumer.assign({key: _start(call)})
         stop_at = asyncio.get_running_loop().time() + READ_S
@@ -97,31 +101,27 @@ async def _read(service: Service, call: Call, topic: str, partition: int) -> tup
             raise Problem(400, f"offset can't be {page.next_offset}: {topic}-{partition} ends at {end}.")
         while page.next_offset < end and not page.full and asyncio.get_running_loop().time() < stop_at:
             for fetched in await consumer.poll():
-                await _add_fetched(service.decoder, fetched, wanted, page, stop_at)
+                await _add_fetched(service.decoder, fetched, contains, page, stop_at)
             if not page.full:
                 page.next_offset = max(page.next_offset, consumer.position(key))
     return page, end
 
 
 async def _add_fetched(
-    decoder: RecordDecoder, fetched: Fetched, wanted: bytes, page: RecordPage, stop_at: float
+    decoder: RecordDecoder, fetched: Fetched, contains: bytes, page: RecordPage, stop_at: float
 ) -> None:
     """Adds the matching records of one fetch to the page, until the page is full or the time is over."""
     loop = asyncio.get_running_loop()
+    first = page.next_offset
     for header, batch in fetched.batches:
-        decoded = decoder.read(batch, fetched.fetch_offset, wanted)
-        try:
-            while not page.full and (step := await decoded.next_step()) is not None:
-                page.add(step)
-                if loop.time() >= stop_at and step.next_offset > fetched.fetch_offset:
-                    page.full = True
-        except KafkaError as error:
-            if error.code is not ErrorCode.MESSAGE_TOO_LARGE:
-                raise
-            page.batches_left_out += 1
+        decoded = decoder.read(header, batch, Wanted(page.next_offset, contains, ANSWER_MAX_BYTES))
+        while not page.full and (step := await decoded.next_step()) is not None:
+            page.add(step)
+            if loop.time() >= stop_at and page.next_offset > first:
+                page.full = True
         if page.full:
             return
-        page.next_offset = max(page.next_offset, header.base_offset + header.last_offset_delta + 1)
+        page.next_offset = max(page.next_offset, header.next_offset)
         page.spend(len(batch))
 
 

@@ -29,7 +29,7 @@ export async function messagesTab(view, place, topic, partitions) {
       { title: "time", cell: (row) => time(row.timestamp_ms) },
       { title: "key", cell: (row) => short(row.key) },
       { title: "value", wide: true, cell: (row) => (row.left_out ? `${bytes(row.size)}, too long to show here` : short(row.value)) },
-      { title: "headers", number: true, cell: (row) => row.headers.length || "" },
+      { title: "headers", number: true, cell: (row) => (row.headers.length + row.headers_left_out ? number(row.headers.length + row.headers_left_out) : "") },
     ],
     { key: (row) => `${row.partition}-${row.offset}`, open: (row) => detail(topic, row), empty: "No messages here." },
   );
@@ -60,7 +60,7 @@ export async function messagesTab(view, place, topic, partitions) {
     next = found.next_offset < found.end_offset ? { ...wanted, offset: found.next_offset, timestamp_ms: undefined } : null;
     draw(from.value === "newest" && !more ? found.records.reverse() : found.records);
     further.disabled = next === null;
-    told.textContent = `${found.records.length} records, read up to offset ${number(found.next_offset)} of ${number(found.end_offset)}${found.batches_left_out ? `; ${found.batches_left_out} batches were too large to unpack` : ""}.`;
+    told.textContent = `${found.records.length} records, read up to offset ${number(found.next_offset)} of ${number(found.end_offset)}${leftOut(found)}.`;
   }
 
   function tail() {
@@ -70,7 +70,8 @@ export async function messagesTab(view, place, topic, partitions) {
     const fresh = [];
     const later = soon(() => draw([...fresh]));
     const where = path("topics", topic, "records", "stream") + query({ contains: contains.value, ...wantedViews() });
-    const told_ = (open) => fill(told, h("span", { class: open ? "live" : "problem" }, open ? "● live" : "connecting…"), ` the newest ${TAIL_MAX} records of all partitions${skipped ? `; ${number(skipped)} were skipped, because they came too fast` : ""}`);
+    const left = { batches_left_out: 0, problems: [] };
+    const told_ = (open) => fill(told, h("span", { class: open ? "live" : "problem" }, open ? "● live" : "connecting…"), ` the newest ${TAIL_MAX} records of all partitions${skipped ? `; ${number(skipped)} were skipped, because they came too fast` : ""}${leftOut(left)}`);
     const close = follow(
       where,
       {
@@ -85,6 +86,11 @@ export async function messagesTab(view, place, topic, partitions) {
         },
         skipped: ({ records }) => {
           skipped += records;
+          told_(true);
+        },
+        left_out: ({ partition: of, detail: why }) => {
+          left.batches_left_out += 1;
+          left.problems = [`partition ${of}: ${why}`];
           told_(true);
         },
       },
@@ -113,7 +119,7 @@ export async function messagesTab(view, place, topic, partitions) {
     const ended = await shown(await send("POST", path("topics", topic, "search"), body), progress);
     progress.hidden = true;
     draw(ended.result.records || []);
-    told.textContent = `${rows.length} records found by a search of the whole topic (${ended.state}). ${ended.notes.join(" ")}`;
+    told.textContent = `${rows.length} records found by a search of the whole topic (${ended.state})${leftOut(ended.result)}. ${ended.notes.join(" ")}`;
   }
 
   function download() {
@@ -147,6 +153,12 @@ export async function messagesTab(view, place, topic, partitions) {
   await safely(() => read())();
 }
 
+// What an answer has left out, in words: batches that can't be decoded or are too large.
+function leftOut({ batches_left_out: count, problems }) {
+  if (!count) return "";
+  return `; ${number(count)} ${count === 1 ? "batch is" : "batches are"} left out (${problems[problems.length - 1].replace(/\.$/, "")})`;
+}
+
 function viewSelect(part) {
   return h("select", { "aria-label": `view of ${part}s` }, Object.entries(VIEWS).map(([name, title]) => h("option", { value: name }, `${part}s ${title === "by schema" ? title : `as ${title}`}`)));
 }
@@ -157,7 +169,8 @@ function detail(topic, row) {
     h("p", { class: "calm" }, `${time(row.timestamp_ms)} · ${bytes(row.size)}`),
     h("div", { class: "detail" }, dataView("Key", row.key), dataView("Value", row.value)),
     row.headers.length ? section("Headers", row.headers.map((each) => dataView(each.name, each.value))) : null,
-    h("div", { class: "bar" }, button("Replay…", () => {
+    row.headers_left_out ? h("p", { class: "calm" }, `${number(row.headers_left_out)} more headers are not shown.`) : null,
+    row.left_out || row.headers_left_out ? h("p", { class: "calm" }, "It can't be replayed from here, because a part of it is not shown.") : h("div", { class: "bar" }, button("Replay…", () => {
       element.close();
       return replay(topic, row);
     })),

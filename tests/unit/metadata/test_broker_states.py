@@ -14,7 +14,6 @@ from penstock.metadata.controller.broker_states import State, fence_broker, hear
 from penstock.metadata.controller.brokers import Registration, check_cluster, register_broker, register_controller
 from penstock.metadata.controller.configs import incremental_alter_configs
 from penstock.metadata.controller.elections import balance_leaders, elect_unclean
-from penstock.metadata.controller.heartbeats import Heartbeats
 from penstock.metadata.controller.partition_change import Rules
 from penstock.metadata.features import SUPPORTED_FEATURES, default_features
 from penstock.metadata.image import (
@@ -156,6 +155,12 @@ def test_a_broker_with_wrong_directories_or_features_is_refused(fields: dict[str
     assert refusal.value.code is code
 
 
+@pytest.mark.parametrize("features", [{}, {METADATA_VERSION: DIRECTORIES_SINCE - 1}])
+def test_directories_of_a_broker_are_not_checked_below_their_metadata_version(features: dict[str, int]) -> None:
+    image = replace(EMPTY_IMAGE, features=features)
+    assert register_broker(image, registration(log_dirs=[])).reply == image.offset + 1
+
+
 def test_a_second_process_with_the_same_id_is_refused_while_the_first_runs() -> None:
     with pytest.raises(KafkaError) as refusal:
         register_broker(image_of(partition("123")), registration(), is_live=True)
@@ -193,6 +198,7 @@ LED, FOLLOWED = partition("123"), partition("213", leader=2)
     ("brokers", "leads", "fields", "state", "caught_up"),
     [
         (FENCED, False, {"offset": 5}, State.FENCED, False),
+        (FENCED, False, {"offset": 10}, State.FENCED, False),
         (FENCED, False, {"offset": 11}, State.UNFENCED, True),
         (FENCED, False, {"want_fence": True}, State.FENCED, True),
         (FENCED, False, {"want_shut_down": True}, State.SHUTDOWN_NOW, True),
@@ -265,6 +271,12 @@ def test_directories_are_cordoned_and_uncordoned_by_heartbeats() -> None:
     assert opened.brokers[1].cordoned_log_dirs == ()
 
 
+def test_unchanged_set_of_cordoned_directories_writes_no_record() -> None:
+    image = image_of(LED, brokers=(broker(1, cordoned_log_dirs=(disk(1), disk(1, 2))), broker(2)))
+    assert beat(image, cordoned_log_dirs=[disk(1, 2), disk(1)]).records == []
+    assert len(beat(image, cordoned_log_dirs=[disk(1)]).records) == 1
+
+
 def test_heartbeat_that_unfences_a_broker_also_cordons_its_directories() -> None:
     image = image_of(LED, brokers=FENCED)
     after = apply(image, beat(image, cordoned_log_dirs=[disk(1)]).records)
@@ -280,58 +292,6 @@ def test_fencing_a_fenced_broker_changes_nothing() -> None:
     assert after.brokers[1].fenced
     assert fence_broker(after, 1).records == []
     assert fence_broker(after, 9).records == []
-
-
-# --- sessions -------------------------------------------------------------------------------------------
-
-
-def test_broker_session_ends_without_heartbeats() -> None:
-    image, beats = image_of(LED), Heartbeats(9000)
-    beats.begin(image, 0)
-    beats.touch(2, 12, 5000, 100)
-    assert beats.stale(image, 9000) == []
-    assert beats.next_check_ms(image, 9000) == 9001
-    assert beats.stale(image, 9001) == [1, 3]
-    assert beats.stale(image, 14_001) == [1, 3, 2]
-    fenced = image_of(LED, brokers=(broker(1, fenced=True), broker(2), broker(3, fenced=True)))
-    assert beats.stale(fenced, 9001) == []
-    assert beats.next_check_ms(fenced, 9001) == 14_001
-
-
-def test_only_a_connected_broker_that_sent_a_heartbeat_counts_as_live() -> None:
-    image, beats = image_of(LED), Heartbeats(9000)
-    beats.begin(image, 0)
-    assert not beats.is_live(image, 1, 1)
-    beats.touch(1, 11, 10, 100)
-    assert beats.is_live(image, 1, 9010)
-    assert not beats.is_live(image, 1, 9011)
-    beats.disconnected(1, 10)
-    assert beats.is_live(image, 1, 20)
-    beats.disconnected(1, 11)
-    assert not beats.is_live(image, 1, 20)
-    beats.touch(1, 11, 30, 100)
-    assert beats.is_live(image, 1, 40)
-    assert not beats.is_live(image_of(LED, brokers=FENCED), 1, 40)
-    assert not beats.is_live(image, 9, 40)
-
-
-def test_lowest_metadata_offset_ignores_brokers_in_controlled_shutdown() -> None:
-    image, beats = image_of(LED), Heartbeats(9000)
-    assert beats.lowest_active_offset(image) is None
-    for broker_id, offset in [(1, 90), (2, 95), (3, 97)]:
-        beats.touch(broker_id, 10 + broker_id, 0, offset)
-    assert beats.lowest_active_offset(image) == 90
-    beats.sessions[1].shutdown_offset = 92
-    assert beats.lowest_active_offset(image) == 95
-    assert beats.lowest_active_offset(image_of(LED, brokers=(broker(1), broker(2, fenced=True), broker(3)))) == 97
-
-
-def test_a_pause_of_the_controller_extends_all_sessions() -> None:
-    image, beats = image_of(LED), Heartbeats(9000)
-    beats.begin(image, 0)
-    beats.extend_sessions(60_000, 60_100)
-    assert beats.stale(image, 65_000) == []
-    assert beats.stale(image, 69_001) == [1, 2, 3]
 
 
 # --- AlterPartition -------------------------------------------------------------------------------------
@@ -432,6 +392,12 @@ def test_leader_ends_its_recovery_after_an_unclean_election_with_an_alter_partit
     image = image_of(partition("123", "1", leader_recovery_state=1))
     assert alter(image, 1, [1, 2], leader_recovery_state=1).error_code == ErrorCode.INVALID_REQUEST
     assert only(image, decide(image, 1, wish(image, [1])).records).leader_recovery_state == 0
+
+
+def test_leader_may_stay_in_recovery_only_while_it_is_alone_in_its_isr() -> None:
+    image = image_of(partition("12", "1", leader_recovery_state=1))
+    assert alter(image, 1, [1], leader_recovery_state=1).error_code == ErrorCode.NONE
+    assert alter(image, 1, [1, 2], leader_recovery_state=1).error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_an_isr_change_that_completes_a_reassignment_may_elect_another_leader() -> None:

@@ -1,10 +1,19 @@
 """Tests the decisions on AlterConfigs and IncrementalAlterConfigs. Each refusal was first seen on Apache Kafka 4.3."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from penstock.metadata.apply import apply
+from penstock.metadata.configs.definition import ConfigError
 from penstock.metadata.configs.settings import Settings
-from penstock.metadata.controller.configs import alter_configs, incremental_alter_configs, refused_resources
+from penstock.metadata.controller.configs import (
+    alter_configs,
+    incremental_alter_configs,
+    own_refusal,
+    refused_resources,
+)
+from penstock.metadata.decision import MAX_RECORDS_PER_REQUEST
 from penstock.metadata.image import MetadataImage, TopicImage
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages import api_33_alter_configs as legacy
@@ -373,7 +382,10 @@ def test_min_isr_of_a_single_broker_cannot_be_set_if_eligible_leader_replicas_ar
     assert change(image_with(), BROKER, "1", ("min.insync.replicas", SET, "2"))[0] == "NONE"
 
 
-def test_number_of_records_of_one_config_request_is_bounded() -> None:
+@pytest.mark.parametrize(
+    ("count", "code"), [(MAX_RECORDS_PER_REQUEST, "NONE"), (MAX_RECORDS_PER_REQUEST + 1, "POLICY_VIOLATION")]
+)
+def test_number_of_records_of_one_config_request_is_bounded(count: int, code: str) -> None:
     request = incremental.IncrementalAlterConfigsRequest(
         resources=[
             incremental.AlterConfigsResource(
@@ -381,16 +393,68 @@ def test_number_of_records_of_one_config_request_is_bounded() -> None:
                 resource_name="",
                 configs=[
                     incremental.AlterableConfig(name=f"plugin.{number}", config_operation=SET, value="x")
-                    for number in range(10_001)
+                    for number in range(count)
                 ],
             ),
             incremental.AlterConfigsResource(resource_type=99, resource_name="", configs=[]),
         ]
     )
     decision = incremental_alter_configs(image_with(), request, SETTINGS, {})
-    assert decision.records == []
+    assert len(decision.records) == (count if code == "NONE" else 0)
     codes = [ErrorCode(each.error_code).name for each in decision.reply.responses]
-    assert codes == ["POLICY_VIOLATION", "INVALID_REQUEST"]
+    assert codes == [code, "INVALID_REQUEST"]
+
+
+# --- configs of this broker that only this broker can check ----------------------------------------
+
+
+def refused(settings: Settings, *ops: Op, name: str = "1", kind: int = BROKER) -> str | None:
+    """Returns the reason why broker 1 can't use these changes of a resource; None if it can."""
+    configs = [incremental.AlterableConfig(name=config, config_operation=op, value=value) for config, op, value in ops]
+    resource = incremental.AlterConfigsResource(resource_type=kind, resource_name=name, configs=configs)
+    refusal = own_refusal(resource, settings)
+    return refusal.message if refusal is not None else None
+
+
+def test_broker_cordons_only_its_own_directories() -> None:
+    settings = Settings({"node.id": "1", "log.dirs": "/a,/b"})
+    elsewhere = ("cordoned.log.dirs", SET, "/elsewhere")
+    assert "/elsewhere is not one of log.dirs" in str(refused(settings, elsewhere))
+    assert refused(settings, ("num.io.threads", SET, "3"), elsewhere)
+    assert refused(settings, ("cordoned.log.dirs", APPEND, "/elsewhere"))
+    assert refused(settings, ("cordoned.log.dirs", SET, "/a,/b")) is None
+    assert refused(settings, ("cordoned.log.dirs", SUBTRACT, "/elsewhere")) is None
+    assert refused(settings, ("cordoned.log.dirs", DELETE, "/elsewhere")) is None
+    assert refused(settings, ("log.cleaner.threads", SET, "/elsewhere")) is None
+    assert refused(settings, elsewhere, name="2") is None
+    assert refused(settings, elsewhere, kind=TOPIC) is None
+
+
+def test_broker_checks_its_listener_configs_as_they_are_after_the_change() -> None:
+    seen: list[dict[str, str]] = []
+
+    def check_own(own: Mapping[str, str]) -> None:
+        seen.append(dict(own))
+        if own.get("listener.name.a.ssl.keystore.location") == "/bad":
+            raise ConfigError("the key store can't be read: check the path")
+
+    settings = Settings({"node.id": "1"})
+    location, kept = "listener.name.a.ssl.keystore.location", "listener.name.a.ssl.keystore.type"
+    assert refused(settings, (location, SET, "/bad")) is None
+    settings.apply_dynamic({}, {location: "/old", kept: "PEM"})
+    settings.check_own = check_own
+    assert refused(settings, ("num.io.threads", SET, "3")) is None
+    assert seen == []
+    assert refused(settings, (location, SET, "/new")) is None
+    assert refused(settings, (location, DELETE, "/ignored")) is None
+    assert refused(settings, (location, SET, None)) is None
+    assert "can't be read" in str(refused(settings, ("num.io.threads", SET, "3"), (location, SET, "/bad")))
+    assert seen == [
+        {location: "/new", kept: "PEM"},
+        {kept: "PEM"},
+        {location: "/old", kept: "PEM"},
+        {location: "/bad", kept: "PEM", "num.io.threads": "3"},
+    ]
 
 
 def test_protocol_and_metadata_image_use_the_same_numbers_for_resource_types() -> None:

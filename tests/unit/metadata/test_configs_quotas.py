@@ -219,3 +219,9 @@ def test_invalid_filters_of_describe_client_quotas_are_refused(filters: Filter, 
     with pytest.raises(KafkaError) as refused:
         list(describe_client_quotas(IMAGE, ask(filters)))
     assert (refused.value.code, refused.value.message) == (code, message)
+
+
+def test_quota_that_is_an_int_reaches_up_to_the_largest_int() -> None:
+    for rate, code in ((2.0**31 - 1, "NONE"), (2.0**31, "INVALID_REQUEST")):
+        [(name, _)], _ = change(MetadataImage(), ([(IP, "1.2.3.4")], [("connection_creation_rate", rate)]))
+        assert name == code

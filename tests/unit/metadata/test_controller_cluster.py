@@ -258,6 +258,12 @@ def test_feature_level_is_refused_if_a_feature_that_it_requires_has_a_lower_leve
     assert decision.reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
 
 
+def test_feature_that_is_off_requires_nothing() -> None:
+    image = image_of(features={"metadata.version": 22})
+    decision = update(image, ("group.version", 1, UP))
+    assert (decision.reply.error_code, len(decision.records)) == (ErrorCode.NONE, 1)
+
+
 def test_a_release_name_maps_to_its_metadata_level_and_default_features() -> None:
     assert metadata_version_level("4.3") == metadata_version_level("4.3-IV0") == 30
     assert metadata_version_level("4.0") == 25
@@ -310,6 +316,27 @@ def test_elect_leaders_for_all_partitions_returns_only_partitions_that_changed()
     decision = elect_leaders(image, ElectLeadersRequest(topic_partitions=None))
     results = decision.reply.replica_election_results
     assert [(one.partition_id, one.error_code) for one in results[0].partition_result] == [(1, 0)]
+
+
+def test_elect_leaders_for_all_partitions_covers_every_topic_and_reports_refusals() -> None:
+    image = image_of(partition("21", "1", leader=1), brokers="12!3")
+    other = TopicImage("u", bytes([2] * 16), {0: partition("31", leader=1)})
+    image = replace(image, topics={**image.topics, "u": other})
+    decision = elect_leaders(image, ElectLeadersRequest(topic_partitions=None))
+    results = decision.reply.replica_election_results
+    assert [(one.topic, one.partition_result[0].error_code) for one in results] == [
+        ("t", ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE),
+        ("u", ErrorCode.NONE),
+    ]
+
+
+def test_election_of_an_unknown_type_elects_nobody() -> None:
+    image = image_of(partition("12", leader=2), brokers="12")
+    asked = [TopicPartitions(topic="t", partitions=[0])]
+    decision = elect_leaders(image, ElectLeadersRequest(election_type=5, topic_partitions=asked))
+    assert decision.records == []
+    [result] = decision.reply.replica_election_results[0].partition_result
+    assert result.error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_election_for_an_unknown_topic_or_partition_or_type_is_refused() -> None:
@@ -369,3 +396,26 @@ def test_a_reassignment_keeps_both_sets_of_replicas_until_it_completes_and_can_b
 def test_reassignment_that_changes_the_replication_factor_is_refused_if_the_request_forbids_it() -> None:
     _, result = move(image_of(partition("12")), [1, 2, 3], allow_replication_factor_change=False)
     assert result.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_reassignment_that_keeps_the_replication_factor_is_accepted_if_the_request_forbids_a_change() -> None:
+    decision, result = move(image_of(partition("12")), [1, 3], allow_replication_factor_change=False)
+    assert (result.error_code, len(decision.records)) == (ErrorCode.NONE, 1)
+
+
+@pytest.mark.parametrize("replicas", [[2], [1, 2, 3]])
+def test_reassignment_that_only_removes_or_only_adds_replicas_can_be_cancelled(replicas: list[int]) -> None:
+    started = image_of(partition("12", "1"))
+    image = apply(started, move(started, replicas)[0].records)
+    decision, result = move(image, None)
+    after = apply(image, decision.records).topics["t"].partitions[0]
+    assert result.error_code == ErrorCode.NONE
+    assert (set(after.replicas), after.adding_replicas, after.removing_replicas) == ({1, 2}, (), ())
+
+
+def test_reassignments_of_all_topics_are_listed() -> None:
+    moving = partition("123", "12", adding_replicas=(3,))
+    topics = {name: TopicImage(name, name.encode() * 16, {0: moving}) for name in ("t", "u")}
+    image = replace(image_of(), topics=topics)
+    listed = list_reassignments(image, ListPartitionReassignmentsRequest(topics=None)).topics
+    assert [one.name for one in listed] == ["t", "u"]

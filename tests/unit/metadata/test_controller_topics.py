@@ -9,7 +9,7 @@ import pytest
 from penstock.metadata.apply import apply
 from penstock.metadata.controller.partitions import create_partitions
 from penstock.metadata.controller.topics import TopicDefaults, create_topics, delete_topics
-from penstock.metadata.decision import Decision
+from penstock.metadata.decision import MAX_RECORDS_PER_REQUEST, Decision
 from penstock.metadata.image import EMPTY_IMAGE, BrokerImage, MetadataImage
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_19_create_topics import (
@@ -293,3 +293,13 @@ def test_validate_only_create_partitions_request_adds_no_partitions() -> None:
     decision = grow(image, "t", 4, validate_only=True)
     assert decision.records == []
     assert decision.reply.results[0].error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize(
+    ("last", "code"), [(0, ErrorCode.NONE), (1, ErrorCode.POLICY_VIOLATION)], ids=["at the limit", "beyond"]
+)
+def test_number_of_partitions_that_one_request_creates_is_bounded(last: int, code: ErrorCode) -> None:
+    half = MAX_RECORDS_PER_REQUEST // 2
+    decision = create(cluster(1), wanted("a", half), wanted("b", MAX_RECORDS_PER_REQUEST - half + last))
+    assert [result.error_code for result in decision.reply.topics] == [code, code]
+    assert bool(decision.records) == (code is ErrorCode.NONE)

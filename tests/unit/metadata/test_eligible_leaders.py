@@ -15,6 +15,7 @@ from penstock.metadata.controller.partition_change import Rules
 from penstock.metadata.image import EMPTY_IMAGE, MetadataImage, PartitionImage, TopicImage
 from penstock.protocol.persisted.metadata.clear_elr_record import ClearElrRecord
 from penstock.protocol.persisted.metadata.config_record import ConfigRecord
+from penstock.protocol.persisted.metadata.partition_change_record import PartitionChangeRecord
 from penstock.protocol.vocabulary import ResourceType
 
 RULES = Rules(min_insync_replicas=2)
@@ -98,3 +99,18 @@ def test_eligible_leaders_of_very_many_partitions_are_cleared_with_one_record_pe
     assert isinstance(record, ClearElrRecord)
     assert record.topic_name == topic
     assert eligible_after(image, min_isr(1, topic)) == {"t": [(), (), ()]}
+
+
+def test_eligible_leaders_of_as_many_partitions_as_one_request_changes_are_cleared_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(eligible_leaders, "MAX_RECORDS_PER_REQUEST", 3)
+    records = clear_unsafe_eligible_leaders(image_of([partition((1,), (2,))] * 2, []), [min_isr(1)], RULES)
+    assert [type(record) for record in records] == [PartitionChangeRecord] * 2
+
+
+def test_partition_without_eligible_leaders_is_not_changed() -> None:
+    image = image_of([partition((1,), ()), partition((1,), (2,))], [])
+    [record] = clear_unsafe_eligible_leaders(image, [min_isr(1)], RULES)
+    assert isinstance(record, PartitionChangeRecord)
+    assert record.partition_id == 1

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from penstock.metadata.apply import apply
+from penstock.metadata.controller.assignments import DIRECTORIES_SINCE
 from penstock.metadata.controller.broker_states import after_unclean_shutdown
 from penstock.metadata.controller.partition_change import Change, Election, Rules, leader_and_isr_changes
 from penstock.metadata.image import (
@@ -103,6 +104,19 @@ def test_only_live_brokers_that_are_not_shutting_down_are_elected() -> None:
     image = image_of(partition("1234"), brokers="12!3~4")
     records = leader_and_isr_changes(image, Rules(), [(image.topics["t"], 0)], leaving=1)
     assert apply(image, records).topics["t"].partitions[0].leader == 4
+
+
+def test_eligible_leader_of_a_leaderless_partition_is_not_also_its_last_known_leader() -> None:
+    image = image_of(partition("12", "1", -1))
+    records = leader_and_isr_changes(image, Rules(), [(image.topics["t"], 0)], leaving=1)
+    assert summary(apply(image, records).topics["t"].partitions[0]) == "- /1/"
+
+
+def test_change_of_replicas_names_no_directories_below_their_metadata_version() -> None:
+    image = image_of(partition("12"), features={"metadata.version": DIRECTORIES_SINCE - 1})
+    record = Change(image, image.topics["t"], 0, replicas=[1, 2, 3], adding=[3]).record()
+    assert record is not None
+    assert (record.replicas, record.directories) == ([1, 2, 3], None)
 
 
 # --- a broker returns -----------------------------------------------------------------------------------

@@ -149,10 +149,10 @@ def test_quarantine_is_refused_if_fenced_brokers_leave_no_majority_in_use() -> N
 
 @pytest.mark.parametrize("isr", [(3, 1), (3,)])
 def test_quarantine_is_refused_if_a_partition_would_fall_below_min_insync_replicas(isr: tuple[int, ...]) -> None:
-    image = image_of(PartitionImage((3, 1, 2), isr, 3))
+    image = image_of(WHOLE, PartitionImage((3, 1, 2), isr, 3))
     decision = quarantine_broker(image, 3, "lies", RULES)
     assert decision.records == []
-    assert decision.reply == f"t-0 would have {len(isr) - 1} replicas in sync, but min.insync.replicas=2"
+    assert decision.reply == f"t-1 would have {len(isr) - 1} replicas in sync, but min.insync.replicas=2"
 
 
 def test_quarantine_of_an_unregistered_broker_is_refused() -> None:

@@ -1,16 +1,27 @@
 """Tests mutants, each in its own process: unit tests and the simulator detect harmful mutants, and limits end mutants
 that hang."""
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.sim.mutants.catalogue import all_mutants
+from penstock.sim.mutants.covering import Covering
+from penstock.sim.mutants.forks import ForkServers
 from penstock.sim.mutants.hook import ROOT, find_mutant
 from penstock.sim.mutants.results import WATCHDOG
-from penstock.sim.mutants.runner import reached_by_sim, run_by_sim, run_by_unit, run_covering, run_unit_task, run_worker
+from penstock.sim.mutants.runner import (
+    REPOSITORY,
+    observe_tests,
+    reached_by_sim,
+    run_by_sim,
+    run_command,
+    run_unit_task,
+)
 from penstock.sim.mutants.worker import NO_MUTANT, SimTask, UnitTask
 
 pytestmark = pytest.mark.programs
-TESTS = ["replication/test_replication_epochs.py"]
+TESTS = ["tests/unit/replication/test_replication_epochs.py"]
 
 
 def mutant_of(path: str, before: str, operator: str) -> str:
@@ -24,25 +35,37 @@ def mutant_of(path: str, before: str, operator: str) -> str:
 
 def test_unit_tests_fail_with_a_mutant_and_pass_without_it() -> None:
     name = mutant_of("replication/epochs.py", "latest <= epoch", "boundary")
-    killed = run_by_unit(name, TESTS)
+    killed = run_unit_task(name, UnitTask(TESTS))
     assert killed.killed
     assert killed.how.startswith("tests/unit/replication/test_replication_epochs.py::")
     assert killed.reached > 0
-    passed = run_by_unit(NO_MUTANT, TESTS)
+    passed = run_unit_task(NO_MUTANT, UnitTask(TESTS))
     assert not passed.killed
     assert passed.runs > 10
 
 
 def test_mutant_is_tested_only_with_the_unit_tests_that_run_its_function() -> None:
     mutant = find_mutant(ROOT, mutant_of("replication/epochs.py", "latest <= epoch", "boundary"))
-    outcome, covering = run_covering(TESTS)
-    assert not outcome.killed
-    tests = covering.of(mutant)
-    assert tests is not None
-    assert 0 < len(tests) < outcome.runs
+    covering = Covering.of_files(observe_tests(TESTS))
+    assert not covering.failed
+    tests = covering.choose(mutant).tests
+    assert 0 < len(tests) < len(covering.files[TESTS[0]].tests)
     killed = run_unit_task(mutant.id, UnitTask(tests))
     assert killed.killed
     assert killed.how in tests
+
+
+def test_fork_of_a_process_that_imported_the_tests_kills_the_mutants_that_a_fresh_process_kills() -> None:
+    harmful = mutant_of("replication/epochs.py", "latest <= epoch", "boundary")
+    elsewhere = mutant_of("replication/directory_move.py", "", "early-return")
+    servers = ForkServers(REPOSITORY, TESTS, 300)
+    try:
+        killed = servers.run(harmful, UnitTask(TESTS))
+        assert killed is not None
+        assert replace(killed, cpu_s=0) == replace(run_unit_task(harmful, UnitTask(TESTS)), cpu_s=0)
+        assert servers.run(elsewhere, UnitTask(TESTS)) is None  # its module is not imported: it needs a fresh process
+    finally:
+        servers.close()
 
 
 def test_simulator_detects_a_mutant_and_prints_the_command_that_repeats_the_run() -> None:
@@ -50,8 +73,7 @@ def test_simulator_detects_a_mutant_and_prints_the_command_that_repeats_the_run(
     killed = run_by_sim(name, SimTask(20, 1))
     assert killed.killed
     assert killed.command.startswith("penstock sim --seed 1 --profile calm")
-    without = run_worker({"by": "command", "command": killed.command}, 300)
-    assert not without.killed
+    assert not run_command(killed.command).killed
 
 
 @pytest.mark.slow  # its limit is CPU time of another process, which a busy machine stretches

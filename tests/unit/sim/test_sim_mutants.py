@@ -197,6 +197,13 @@ def test_surviving_mutant_is_run_again_with_a_larger_budget_but_a_killed_mutant_
     assert not killed.settles(1, "another digest")
 
 
+def test_surviving_mutant_is_run_again_after_a_change_of_its_tests() -> None:
+    survivor, killed = result("a", "unit", killed=False), result("a", "unit", killed=True)
+    assert survivor.settles(60, "digest", "")
+    assert not survivor.settles(60, "digest", "other tests")
+    assert killed.settles(60, "digest", "other tests")
+
+
 def test_printed_command_repeats_the_simulated_run() -> None:
     for run in (Run("power", 7, 3, 12.5), Run("points", 7, 3, 20.0, ("AlterPartition answer#3:drop", "none"))):
         assert Run.of(run.command) == run

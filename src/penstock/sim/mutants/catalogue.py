@@ -18,7 +18,7 @@ from random import Random
 from penstock.sim.mutants.operators import Change, changes_at
 from penstock.sim.mutants.places import places
 
-#: The name of a package on the command line → its directory below `penstock`, and the directories of its unit tests.
+#: The name of a package on the command line → its directory below `penstock`, and the directories of its own tests.
 PACKAGES: dict[str, tuple[str, tuple[str, ...]]] = {
     "raft": ("raft", ("raft",)),
     "replication": ("replication", ("replication",)),

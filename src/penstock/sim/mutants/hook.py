@@ -1,20 +1,22 @@
-"""Puts a mutant into this process: the import of its module compiles the changed syntax tree instead of the file.
+"""Puts a mutant into this process, in memory: no file is written.
 
-The hook is installed before the module is first imported. It counts how often the mutated function runs: if it never
-runs, the simulator lacks a workload, not a rule.
+A finder makes the import of the mutated module compile the changed syntax tree; `patch` changes the code of a function
+that was imported before. The mutated function counts its calls: if it never runs, the tests lack a workload, not a
+rule.
 """
 
 from __future__ import annotations
 
 import ast
+import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 
 from penstock.check import check
 from penstock.sim.mutants.catalogue import PACKAGES, Mutant, module_of, mutants_of, mutated
@@ -87,15 +89,61 @@ class _MutantLoader(SourceFileLoader):
         self._reached = reached
 
     def get_code(self, fullname: str) -> CodeType:
-        tree = mutated(Path(self.path).read_text(), self._mutant.path, self._mutant.id)
-        for function, qualname in list(functions(tree)):
-            if qualname == self._mutant.function:
-                _begin_with(function, f"{COUNTER}[0] += 1")
-        return _compiled(tree, self.path)
+        return _mutated_code(self._mutant, Path(self.path))
 
     def exec_module(self, module: ModuleType) -> None:
         setattr(module, COUNTER, self._reached)
         super().exec_module(module)
+
+
+def imported_functions() -> Mapping[str, Sequence[FunctionType]]:
+    """Returns all functions of the modules that this process has imported, by file."""
+    gc.unfreeze()  # the collector does not list frozen objects
+    found: dict[str, list[FunctionType]] = {}
+    for each in gc.get_objects():
+        if isinstance(each, FunctionType):
+            found.setdefault(each.__code__.co_filename, []).append(each)
+    return found
+
+
+def patch(name: str, imported: Mapping[str, Sequence[FunctionType]]) -> list[int]:
+    """Puts a mutant into a process that has imported its module: changes the code of the functions that differ.
+
+    Returns the counter of the mutated function's calls. Raises KeyError if the code has no such mutant, and ValueError
+    if the code can't be changed after the import.
+    """
+    mutant = find_mutant(ROOT, name)
+    file = ROOT / mutant.path
+    codes = {(code.co_qualname, code.co_firstlineno): code for code in _codes_in(_mutated_code(mutant, file))}
+    differing = [
+        (function, code)
+        for function in imported.get(str(file), ())
+        if (code := codes.get((function.__code__.co_qualname, function.__code__.co_firstlineno)))
+        if code != function.__code__
+    ]
+    if not differing:
+        raise ValueError(f"no imported function differs with the mutant {name}")
+    reached = [0]
+    setattr(sys.modules[mutant.module], COUNTER, reached)
+    for function, code in differing:
+        function.__code__ = code
+    return reached
+
+
+def _codes_in(code: CodeType) -> Iterator[CodeType]:
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield each
+            yield from _codes_in(each)
+
+
+def _mutated_code(mutant: Mutant, file: Path) -> CodeType:
+    """Returns the code of the module with the mutant. The mutated function counts its calls."""
+    tree = mutated(file.read_text(), mutant.path, mutant.id)
+    for function, qualname in list(functions(tree)):
+        if qualname == mutant.function:
+            _begin_with(function, f"{COUNTER}[0] += 1")
+    return _compiled(tree, str(file))
 
 
 class ReachFinder(MetaPathFinder):

@@ -29,20 +29,22 @@ class Result:
     """A digest of the mutated file: after a change of the file the mutant is run again."""
     diff: str
     """The mutant's change of the code; empty for a mutant of the held-out half, which nobody should look at."""
+    tests: str = ""
+    """A digest of the unit tests that the mutant gets: after a change of them a survivor is run again."""
 
     @classmethod
-    def of(cls, mutant: Mutant, by: str, outcome: Outcome, budget_s: float, source: str) -> Self:
+    def of(cls, mutant: Mutant, by: str, outcome: Outcome, budget_s: float, source: str, tests: str = "") -> Self:
         diff = mutant.diff if mutant.half is Half.DEV else ""
-        return cls(mutant.id, by, **asdict(outcome), budget_s=budget_s, source=source, diff=diff)
+        return cls(mutant.id, by, **asdict(outcome), budget_s=budget_s, source=source, diff=diff, tests=tests)
 
     @property
     def by_watchdog(self) -> bool:
         return self.how.startswith(WATCHDOG)
 
-    def settles(self, budget_s: float, source: str) -> bool:
-        """True if the mutant need not run again for this budget and source: it was killed, or it survived a budget at
-        least as large."""
-        return self.source == source and (self.killed or self.budget_s >= budget_s)
+    def settles(self, budget_s: float, source: str, tests: str = "") -> bool:
+        """True if the mutant need not run again for this budget, source and unit tests: it was killed, or it survived
+        the same tests with a budget at least as large."""
+        return self.source == source and (self.killed or (self.budget_s >= budget_s and self.tests == tests))
 
 
 #: The first word of `how` if a limit ended the mutant.
@@ -59,6 +61,11 @@ class ResultFile:
             for line in path.read_text().splitlines():
                 result = Result(**json.loads(line))
                 self.results[result.id, result.by] = result
+
+    @property
+    def learned(self) -> Path:
+        """Returns the path of the file that keeps which functions each test runs."""
+        return self._path.with_suffix(".tests.json")
 
     def get(self, mutant: Mutant, by: str) -> Result | None:
         return self.results.get((mutant.id, by))

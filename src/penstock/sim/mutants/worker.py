@@ -1,6 +1,6 @@
 """Runs in the process that tests one mutant, with unit tests or with the simulator.
 
-The argument of the process is a JSON object from its parent, see `main`. The process prints a JSON line before each
+The process reads a JSON object from its parent on its standard input, see `main`. It prints a JSON line before each
 simulated run. Its last line is the result. If it dies without a result (an endless loop, too much memory), its parent
 uses its exit status instead. No module of the node is imported before the hook is installed.
 """
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import count, product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.sim.mutants.hook import ROOT, MutantFinder, ReachFinder, install
+from penstock.sim.mutants.hook import ROOT, ReachFinder, install
 
 if TYPE_CHECKING:
     from penstock.sim.plan.plan import Plan
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 MEMORY_BYTES = 3 << 30
 #: Simulated runs take one to five seconds of CPU.
 RUN_CPU_S = 60
-#: The unit tests of a package take at most twenty seconds of CPU.
+#: The unit tests of a mutant take at most forty seconds of CPU (`covering.MOST_TEST_CPU_S`), and their import ten.
 UNIT_CPU_S = 120
-#: The same with every function observed.
-COVERING_CPU_S = 400
+#: The unit tests of a directory, with every function observed.
+COVERING_CPU_S = 600
 #: One unit test that waits longer for something that never comes is killed.
 UNIT_WALL_S = 120
+#: The most specific tests kill most mutants: the modules of the other tests are imported only for the survivors.
+FIRST_TESTS = 25
 NO_MUTANT = "none"
 POINTS = "points"
 
@@ -111,7 +113,7 @@ class Outcome:
     """How often the mutated function ran."""
 
 
-class _Reporter:
+class Reporter:
     """Writes JSON lines to the parent. All other output of this process is thrown away."""
 
     def __init__(self) -> None:
@@ -120,7 +122,10 @@ class _Reporter:
         os.dup2(null, 1)
 
     def line(self, kind: str, value: dict[str, Any]) -> None:
-        os.write(self._out, json.dumps({"kind": kind, **value}).encode() + b"\n")
+        rest = json.dumps({"kind": kind, **value}).encode() + b"\n"
+        os.set_blocking(self._out, True)  # a test may have changed it: its standard output was the same pipe
+        while rest:
+            rest = rest[os.write(self._out, rest) :]
 
 
 def limit(cpu_s: float) -> None:
@@ -128,8 +133,13 @@ def limit(cpu_s: float) -> None:
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
 
 
-def _install(name: str) -> MutantFinder | None:
-    return None if name == NO_MUTANT else install(name)
+def limit_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+
+
+def _install(name: str) -> list[int]:
+    """Puts the mutant into this process. Returns the counter of its function's calls."""
+    return [0] if name == NO_MUTANT else install(name).reached
 
 
 class UnitTask(NamedTuple):
@@ -138,18 +148,28 @@ class UnitTask(NamedTuple):
     paths: Sequence[str]
     most_failures: int = 1
     """The test run stops after this many failures; 0 runs all tests."""
-    deselected: Sequence[str] = ()
-    """Tests that fail without a mutant."""
 
 
-def run_unit(name: str, task: UnitTask) -> Outcome:
-    """Runs the unit tests. Returns the outcome; its field `how` lists the failing tests, one per line."""
+def run_unit(reached: Sequence[int], task: UnitTask) -> Outcome:
+    """Runs the unit tests with the mutant that is in this process; `reached` counts the calls of its function.
+
+    Returns the outcome; its field `how` lists the failing tests, one per line.
+    """
     limit(UNIT_CPU_S)
-    finder = _install(name)
     failures = _Failures()
-    code = _run_tests(task, failures)
+    code = 0
+    for paths in (task.paths[:FIRST_TESTS], task.paths[FIRST_TESTS:]):
+        if paths and (not code or task.most_failures != 1):
+            code = run_tests(task._replace(paths=paths), failures) or code
     how = "\n".join(failures.failed) or f"pytest ended with {code}"
-    return Outcome(code != 0, how if code else "", "", time.process_time(), failures.passed, _reached(finder))
+    return Outcome(code != 0, how if code else "", "", time.process_time(), failures.passed, reached[0])
+
+
+class Observed(NamedTuple):
+    """Holds what one test did: the CPU time that it used, and the functions of the mutated packages that it ran."""
+
+    cpu_s: float
+    functions: Sequence[str]
 
 
 def run_covering(task: UnitTask) -> _Coverage:
@@ -158,12 +178,12 @@ def run_covering(task: UnitTask) -> _Coverage:
     finder = ReachFinder(ROOT)
     finder.install(at_once=True)
     coverage = _Coverage(finder.reached)
-    _run_tests(task, coverage)
+    run_tests(task, coverage)
     return coverage
 
 
-def _run_tests(task: UnitTask, plugin: _Failures) -> int:
-    """Runs pytest and returns its exit code; 0 if all tests passed."""
+def run_tests(task: UnitTask, plugin: _Failures | None, *more: str) -> int:
+    """Runs pytest, with more options, and returns its exit code; 0 if all tests passed."""
     os.environ["TEST_EXAMPLES"] = "quick"
     import pytest
 
@@ -182,8 +202,7 @@ def _run_tests(task: UnitTask, plugin: _Failures) -> int:
     options += ["-o", f"timeout={UNIT_WALL_S}"]
     options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # penstock is imported before pytest starts
     options += ["-m", "not slow and not programs", "--hypothesis-seed", "0"]
-    options += [f"--deselect={each}" for each in task.deselected]
-    return int(pytest.main([*options, *task.paths], plugins=[plugin]))
+    return int(pytest.main([*options, *more, *task.paths], plugins=[] if plugin is None else [plugin]))
 
 
 class _Failures:
@@ -213,24 +232,20 @@ class _Coverage(_Failures):
         self._reached = reached
         #: Functions that run while modules are imported and tests collected: every test may depend on them.
         self.early: set[str] = set()
-        #: Function → the tests that run it.
-        self.tests: dict[str, list[str]] = {}
-        #: Test → the number of functions that it runs.
-        self.sizes: dict[str, int] = {}
+        self.tests: dict[str, Observed] = {}
+        self._began = 0.0
 
     def pytest_collection_finish(self) -> None:
         self.early |= self._reached
         self._reached.clear()
 
-    def pytest_runtest_logfinish(self, nodeid: str) -> None:
-        self.sizes[nodeid] = len(self._reached)
-        for function in self._reached:
-            self.tests.setdefault(function, []).append(nodeid)
-        self._reached.clear()
+    def pytest_runtest_logstart(self) -> None:
+        self._began = time.process_time()
 
-    def specific_first(self) -> dict[str, list[str]]:
-        """Returns the tests of each function; a test that runs few other functions comes first."""
-        return {function: sorted(tests, key=lambda test: self.sizes[test]) for function, tests in self.tests.items()}
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        cpu_s = round(time.process_time() - self._began, 3)
+        self.tests[nodeid] = Observed(cpu_s, sorted(self._reached))
+        self._reached.clear()
 
 
 class SimTask(NamedTuple):
@@ -245,7 +260,7 @@ class SimTask(NamedTuple):
     """The package of the mutant, whose profiles come first."""
 
 
-def run_sim(name: str, task: SimTask, reporter: _Reporter) -> Outcome:
+def run_sim(name: str, task: SimTask, reporter: Reporter) -> Outcome:
     """Runs simulations of all profiles in turn, until a rule is broken or the CPU time is used up."""
     runs = 0
 
@@ -256,14 +271,14 @@ def run_sim(name: str, task: SimTask, reporter: _Reporter) -> Outcome:
         limit(task.run_cpu_s)
 
     limit(task.run_cpu_s)
-    finder = _install(name)
+    reached = _install(name)
     for drawn in rotation(task.first_seed, task.package):
         for run, how in simulate(drawn, begin):
             killed = bool(how) and run.command not in task.skipped
             if killed:
-                return Outcome(killed, how, run.command, time.process_time(), runs, _reached(finder))
+                return Outcome(killed, how, run.command, time.process_time(), runs, reached[0])
             if time.process_time() >= task.cpu_s:
-                return Outcome(killed, "", "", time.process_time(), runs, _reached(finder))
+                return Outcome(killed, "", "", time.process_time(), runs, reached[0])
     raise AssertionError("the endless list of simulated runs has ended")
 
 
@@ -306,21 +321,17 @@ def simulate(run: Run, begin: Callable[[Run], None]) -> Iterator[tuple[Run, str]
         yield run, broken(run_plan(run.plan))
 
 
-def _reached(finder: MutantFinder | None) -> int:
-    return finder.reached[0] if finder is not None else 0
-
-
-def main(words: list[str]) -> None:
-    task = json.loads(words[0])
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+def main() -> None:
+    task = json.loads(sys.stdin.readline())
+    limit_memory()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    reporter = _Reporter()
+    reporter = Reporter()
     match task:
         case {"by": "unit", "mutant": name, "task": fields}:
-            outcome = run_unit(name, UnitTask(**fields))
+            outcome = run_unit(_install(name), UnitTask(**fields))
         case {"by": "covering", "task": fields}:
             found = run_covering(UnitTask(**fields))
-            reporter.line("covering", {"early": sorted(found.early), "tests": found.specific_first()})
+            reporter.line("covering", {"early": sorted(found.early), "tests": found.tests})
             how = "\n".join(found.failed)
             outcome = Outcome(bool(how), how, "", time.process_time(), found.passed, 0)
         case {"by": "sim", "mutant": name, "task": fields}:
@@ -340,4 +351,4 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,4 +1,4 @@
-"""An HTTP server on loopback with a test site, and a client that sends and receives raw bytes."""
+"""Runs an HTTP server on loopback for tests, with a client that sends and receives raw bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT_S = 120.0
 
 
 class Site:
-    """Answers with the path of the request."""
+    """Replaces the site of a node: by default it answers with the path of the request."""
 
     def __init__(self, answer: Callable[[Request], Awaitable[Response]] | None = None) -> None:
         self.asked: list[Request] = []
@@ -44,7 +44,7 @@ async def serving(site: Site | None, per_host: int = PER_HOST) -> AsyncIterator[
 
 
 async def ask(port: int, sent: bytes, *, eof: bool = False) -> bytes:
-    """Sends the bytes and returns the server's whole answer, up to the close."""
+    """Sends the bytes. Returns all bytes that arrive until the server closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(sent)

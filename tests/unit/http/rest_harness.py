@@ -69,7 +69,7 @@ def append_batch(where: Cluster | Broker, topic: str, batch: bytes) -> int:
 
 
 def begin_share_group(client: Client, group: str, topic: str) -> None:
-    """Makes a share group that starts at the first record of the topic, with no member left."""
+    """Creates a share group without members that starts at the first record of the topic."""
     client.alter_configs(ResourceType.GROUP, group, [("share.auto.offset.reset", ConfigOperation.SET, "earliest")])
     with client.share_consumer(group, [topic]) as consumer:
         while not consumer.assignment:
@@ -77,7 +77,7 @@ def begin_share_group(client: Client, group: str, topic: str) -> None:
 
 
 def ended(where: Cluster | Broker, operation: Answer) -> dict[str, Any]:
-    """Waits until an operation has ended and returns it."""
+    """Waits until an operation has ended. Returns its description."""
     assert operation.status == 202, operation.value
     deadline = time.monotonic() + LIMIT_S
     while True:

@@ -1,4 +1,4 @@
-"""Measures the steps of a coroutine."""
+"""Measures how long a coroutine runs each time the event loop resumes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Steps(Coroutine[Any, Any, Any]):
-    """Runs a coroutine, and measures the CPU time of each of its steps."""
+    """Runs a coroutine, and measures the CPU time between each resumption and the next wait."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._coroutine = coroutine

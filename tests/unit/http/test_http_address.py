@@ -1,4 +1,4 @@
-"""The address that HTTP listens on, and the host names that it accepts."""
+"""Tests the address of the HTTP listener, and which host names it accepts in requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any bytes in any pieces lead to an answer or a close, never to an exception in the loop."""
+"""Tests that any bytes in any pieces get an answer or a closed connection, and cause no exception."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WORDS = st.sampled_from(
 
 
 class Wire(asyncio.Transport):
-    """A transport that accepts all bytes at once and records them."""
+    """Imitates a transport: accepts all bytes at once and keeps them."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The API and the console of real nodes, over real sockets."""
+"""Tests the REST API and the console of real nodes over real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that a connection answers and refuses, and failures that it survives."""
+"""Tests HTTP connections: which requests are answered or refused, connection limits, slow readers, and failures."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_requests_with_unknown_http_methods_are_refused(method: str) -> None:
     assert site.asked == []
 
 
-def test_request_body_reaches_the_page_with_its_content_type() -> None:
+def test_request_body_and_its_content_type_are_passed_to_the_request_handler() -> None:
     site = Site()
     more = "Content-Length: 7\r\nContent-Type: Application/JSON; charset=utf-8\r\nConnection: close\r\n"
     assert status(answer_to(get(method="POST", more=more) + b'{"a":1}', site)) == 200
@@ -110,7 +110,7 @@ def test_get_request_with_a_content_length_of_zero_is_accepted() -> None:
         (b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Endless: " + b"a" * 4 * HEADER_MAX_BYTES, 431),
     ],
 )
-def test_invalid_and_too_long_requests_are_refused_and_their_connections_closed(sent: bytes, expected: int) -> None:
+def test_invalid_or_too_long_http_request_is_refused_and_its_connection_closed(sent: bytes, expected: int) -> None:
     site = Site()
     assert status(answer_to(sent, site)) == expected
     assert site.asked == []
@@ -157,7 +157,9 @@ def test_connection_of_an_http_1_0_client_is_closed_after_the_answer() -> None:
     assert status(answer_to(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n")) == 200
 
 
-def test_error_in_a_page_is_answered_and_logged_and_the_next_request_works(caplog: pytest.LogCaptureFixture) -> None:
+def test_exception_in_a_request_handler_is_answered_500_and_logged_and_the_next_request_is_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def fails(request: Request) -> Response:
         if request.path == "/bad":
             raise ZeroDivisionError
@@ -172,7 +174,7 @@ def test_error_in_a_page_is_answered_and_logged_and_the_next_request_works(caplo
     assert "GET /bad failed" in caplog.text
 
 
-def test_requests_before_the_broker_is_ready_get_503() -> None:
+def test_http_requests_get_503_before_the_broker_is_ready() -> None:
     async def scenario() -> None:
         async with serving(None) as (_, port):
             assert status(await ask(port, get())) == 503
@@ -180,7 +182,7 @@ def test_requests_before_the_broker_is_ready_get_503() -> None:
     asyncio.run(scenario())
 
 
-def test_connections_above_the_limit_are_refused_while_all_open_connections_have_requests(
+def test_new_http_connection_above_the_limit_gets_503_while_all_open_connections_have_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(places, "MAX_CONNECTIONS", 1)
@@ -205,8 +207,8 @@ def test_connections_above_the_limit_are_refused_while_all_open_connections_have
     asyncio.run(scenario())
 
 
-def test_idle_connection_is_closed_if_a_new_connection_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Idle peers can't keep the probe of an orchestrator away."""
+def test_idle_http_connection_is_closed_if_a_new_connection_exceeds_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks that idle connections can't keep out the health probes of an orchestrator."""
     monkeypatch.setattr(places, "MAX_CONNECTIONS", 1)
 
     async def scenario() -> None:
@@ -223,7 +225,7 @@ def test_idle_connection_is_closed_if_a_new_connection_exceeds_the_limit(monkeyp
 
 
 class SlowReaders:
-    """Clients that ask for an endless answer and read nothing of it."""
+    """Runs clients that request a very long answer and never read it."""
 
     def __init__(self, server: HttpServer, port: int) -> None:
         self._server = server
@@ -231,7 +233,7 @@ class SlowReaders:
         self._sockets: list[socket.socket] = []
 
     async def add(self, count: int) -> None:
-        """Connects more clients, and waits until the answers of all of them are stuck."""
+        """Connects `count` more clients, and waits until the server has unread answers for all clients."""
         for _ in range(count):
             self._sockets.append(socket.create_connection(("127.0.0.1", self._port)))
             self._sockets[-1].sendall(get("/endless"))
@@ -256,7 +258,9 @@ def slow_readers_keep_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("slow_readers_keep_their_places")
-def test_probes_are_answered_while_slow_readers_have_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_probes_are_answered_while_slow_readers_use_all_allowed_connections(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(places, "MAX_CONNECTIONS", 3)
 
     async def scenario() -> None:
@@ -272,7 +276,9 @@ def test_probes_are_answered_while_slow_readers_have_all_places(monkeypatch: pyt
     asyncio.run(scenario())
 
 
-def test_slow_readers_lose_their_places_to_new_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_of_slow_readers_are_closed_if_new_connections_exceed_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(places, "MAX_CONNECTIONS", 3)
     monkeypatch.setattr(places, "UNREAD_MAX_BYTES", 10 * ENDLESS_BYTES)
     monkeypatch.setattr(connections, "SLOW_AFTER_S", 0.0)
@@ -290,7 +296,7 @@ def test_slow_readers_lose_their_places_to_new_connections(monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("slow_readers_keep_their_places")
-def test_one_address_gets_no_more_than_its_connections() -> None:
+def test_request_from_an_address_with_too_many_connections_gets_503_unless_it_is_a_health_probe() -> None:
     async def scenario() -> None:
         async with serving(Site(endless), per_host=2) as (server, port):
             with contextlib.closing(SlowReaders(server, port)) as readers:
@@ -303,7 +309,9 @@ def test_one_address_gets_no_more_than_its_connections() -> None:
 
 
 @pytest.mark.usefixtures("slow_readers_keep_their_places")
-def test_an_answer_is_refused_if_others_of_its_address_leave_too_much_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_request_gets_503_if_other_connections_of_its_address_leave_too_many_bytes_unread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(places, "UNREAD_MAX_BYTES", 1024 * 1024)
 
     async def scenario() -> None:
@@ -316,7 +324,7 @@ def test_an_answer_is_refused_if_others_of_its_address_leave_too_much_unread(mon
     asyncio.run(scenario())
 
 
-def test_a_connection_buffers_one_part_of_a_long_answer() -> None:
+def test_http_connection_buffers_only_one_part_of_a_long_answer_for_a_client_that_does_not_read() -> None:
     async def scenario() -> None:
         async with serving(Site(endless)) as (server, port):
             with contextlib.closing(SlowReaders(server, port)) as readers:
@@ -328,7 +336,7 @@ def test_a_connection_buffers_one_part_of_a_long_answer() -> None:
     asyncio.run(scenario())
 
 
-def test_a_long_answer_arrives_whole() -> None:
+def test_long_http_answer_arrives_completely() -> None:
     answer = answer_to(get("/endless"), Site(endless))
     assert body(answer) == ENDLESS
 
@@ -343,7 +351,7 @@ def test_idle_http_connection_is_closed_after_a_time_limit(monkeypatch: pytest.M
     assert answer_to(b"") == b""
 
 
-def test_connection_is_closed_if_the_page_takes_too_long_or_the_client_does_not_read(
+def test_http_connection_is_closed_if_the_answer_takes_too_long_or_the_client_does_not_read_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(connections, "ANSWER_S", 0.05)
@@ -397,8 +405,8 @@ def test_http_date_formats_a_timestamp_for_http_headers() -> None:
     assert http_date(784_111_777) == "Sun, 06 Nov 1994 08:49:37 GMT"
 
 
-def test_bytes_after_a_request_are_not_read_while_the_request_is_in_progress() -> None:
-    """The peer can send only what fits into the buffers of the two sockets."""
+def test_http_connection_reads_no_further_bytes_while_a_request_is_in_progress() -> None:
+    """Checks that the client can send no more bytes than the buffers of the two sockets hold."""
 
     async def scenario() -> tuple[int, list[Request]]:
         answer = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Prometheus' text format, read back by Prometheus' own client."""
+"""Tests the metrics page in Prometheus' text format: Prometheus' own client parses it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lag of followers in a leader's metrics: by follower over all partitions, and by topic."""
+"""Tests the lag of followers in a leader's metrics: per follower over all partitions, and per topic."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_metrics_have_the_largest_and_the_total_lag_of_each_follower_over_all_pa
     assert (held.under_replicated, held.under_min_isr) == (3, 1)
 
 
-def test_topic_metrics_sum_up_all_partitions_of_the_topic() -> None:
+def test_metrics_of_a_topic_have_the_summed_sizes_and_the_largest_follower_lag_of_its_partitions() -> None:
     sums = TopicSums()
     for each in PARTITIONS:
         sums.add(each)

@@ -1,4 +1,4 @@
-"""The guard in front of all HTTP routes: forged changes, roles, and the ACLs of the caller."""
+"""Tests the checks before every HTTP route: requests forged by web pages, roles, and the caller's ACLs."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_read_request_from_a_web_page_of_any_site_is_accepted() -> None:
 # --- roles --------------------------------------------------------------------------------------------
 
 
-def test_roles_are_parsed_and_the_highest_role_of_a_user_applies() -> None:
+def test_user_with_several_http_roles_has_the_highest_of_them() -> None:
     roles = Roles(
         parse_roles("view=User:ann; admin=User:CN=bob,O=Org ;operate=User:eve;view=User:eve"), frozenset({"User:root"})
     )
@@ -89,24 +89,24 @@ def test_roles_are_parsed_and_the_highest_role_of_a_user_applies() -> None:
     assert roles.of("User:ANN") is None
 
 
-def test_user_without_a_higher_role_has_the_role_that_is_given_to_everybody() -> None:
+def test_user_has_at_least_the_http_role_that_is_given_to_all_users() -> None:
     roles = Roles(parse_roles("view=User:*;admin=User:ann"))
     assert (roles.of("User:x"), roles.of("User:ann")) == (Role.VIEW, Role.ADMIN)
 
 
-def test_everybody_has_every_role_if_no_roles_are_configured() -> None:
+def test_every_user_has_role_admin_over_http_if_no_roles_are_configured() -> None:
     assert Roles({}).of("User:ANONYMOUS") is Role.ADMIN
 
 
 @pytest.mark.parametrize(
     "text", ["ann", "view", "view=ann", "view=:ann", "view=User:", "root=User:ann", "User:ann=view"]
 )
-def test_role_entry_that_cannot_be_parsed_is_refused_and_named_in_the_error(text: str) -> None:
+def test_error_about_an_invalid_http_role_entry_contains_the_entry(text: str) -> None:
     with pytest.raises(ValueError, match=r"penstock\.http\.roles has the entry"):
         parse_roles(text)
 
 
-def test_every_route_that_changes_something_requires_a_higher_role_than_view() -> None:
+def test_every_http_route_that_makes_changes_requires_a_higher_role_than_view() -> None:
     for route in ROUTES:
         need = route.need
         assert (need is None) == (route.template in ("/livez", "/readyz"))
@@ -120,7 +120,7 @@ def with_role(role: str) -> Iterator[Broker]:
         yield broker
 
 
-def test_role_view_allows_reads_and_no_changes() -> None:
+def test_http_user_with_role_view_may_read_but_not_make_changes() -> None:
     with with_role("view") as broker:
         for path in (*PAGES, "/v1/topics", "/v1/topics/t/records?partition=0", "/v1/groups", "/v1/configs/brokers/1"):
             assert ask(broker, "GET", path) == 200, path
@@ -131,19 +131,19 @@ def test_role_view_allows_reads_and_no_changes() -> None:
         assert "topic" not in broker.node.broker.metadata.image.topics
 
 
-def test_role_operate_allows_changes_of_topics_but_not_of_brokers() -> None:
+def test_http_user_with_role_operate_may_change_topics_but_not_brokers() -> None:
     with with_role("operate") as broker:
         assert ask(broker, "POST", "/v1/topics", {"name": "made"}) == 201
         assert ask(broker, "PATCH", "/v1/configs/topics/t", {"set": {"retention.ms": "60000"}}) == 200
         assert ask(broker, "PATCH", "/v1/configs/brokers/1", {"set": {"log.retention.ms": "60000"}}) == 403
 
 
-def test_role_admin_allows_changes_of_brokers() -> None:
+def test_http_user_with_role_admin_may_change_brokers() -> None:
     with with_role("admin") as broker:
         assert ask(broker, "PATCH", "/v1/configs/brokers/1", {"set": {"log.retention.ms": "60000"}}) == 200
 
 
-def test_a_user_without_a_role_reaches_only_the_probes_and_the_files_of_the_console() -> None:
+def test_http_user_without_a_role_may_use_only_the_health_probes_and_the_files_of_the_console() -> None:
     with Broker(config={**HTTP, "penstock.http.roles": "admin=User:ann"}) as broker:
         for path in (*PAGES, "/v1/topics", "/v1/nothing", "/nothing", "/v1/openapi.json"):
             assert ask(broker, "GET", path) == 403, path

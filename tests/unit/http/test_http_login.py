@@ -1,4 +1,4 @@
-"""Logins of HTTP requests without a node: any header is answered, and every user costs the same effort."""
+"""Tests HTTP logins without a node: any header gets an answer, and known and unknown users take equal work."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EVE, BOB = credential(SHA_512, "eve's"), credential(SHA_256, "bob's")
 
 
 def users(name: str) -> PasswordUsers:
-    """Returns ann of PLAIN, eve of SCRAM-SHA-512 and bob of SCRAM-SHA-256; nobody else has a credential."""
+    """Returns the only users: ann with PLAIN, eve with SCRAM-SHA-512 and bob with SCRAM-SHA-256."""
     known = {SHA_256: BOB if name == "bob" else None, SHA_512: EVE if name == "eve" else None}
     return PasswordUsers(name, "ann's" if name == "ann" else None, known, {})
 
@@ -69,7 +69,7 @@ def basic(user: str, password: str) -> str:
         ("", 401),
     ],
 )
-def test_http_user_logs_in_with_the_right_credential_and_gets_401_with_a_wrong_one(
+def test_http_request_with_valid_credentials_is_accepted_and_with_wrong_credentials_gets_401(
     header: str, principal: str | int
 ) -> None:
     assert identified(header) == principal
@@ -104,7 +104,7 @@ def test_check_of_a_wrong_password_computes_the_same_hashes_for_known_and_unknow
     assert sorted(hashed) == [(SHA_256, 4096), (SHA_512, 4096)]
 
 
-def test_every_sender_is_anonymous_if_no_kind_of_login_is_configured() -> None:
+def test_every_http_caller_is_anonymous_if_no_login_mechanism_is_configured() -> None:
     rules = LoginRules(b"secret", lambda: b"nobody", 0.0)
     assert identified(basic("ann", "x"), rules) == "User:ANONYMOUS"
 

@@ -1,4 +1,4 @@
-"""/metrics of a real broker, over a real socket, read by Prometheus' own client."""
+"""Tests the metrics page of a real broker over a real socket: Prometheus' own client parses it."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_metrics_show_for_each_api_how_long_the_phases_of_its_requests_took() ->
     assert buckets[of(api="Produce", phase="total", le="+Inf")] == 20
 
 
-def test_metrics_count_and_name_a_damaged_replica(broker: Broker) -> None:
+def test_metrics_contain_the_number_of_damaged_replicas_and_a_series_for_each(broker: Broker) -> None:
     assert series(broker)["penstock_partitions_damaged"][of()] == 0
 
     async def find() -> None:

@@ -1,4 +1,4 @@
-"""/metrics of a node with 10,000 partitions: no step of the work may hold the event loop for long."""
+"""Tests the metrics page of a node with 10,000 partitions: it must not block the event loop for long."""
 
 from __future__ import annotations
 

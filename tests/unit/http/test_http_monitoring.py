@@ -1,4 +1,4 @@
-"""The Grafana dashboard and the Prometheus alert rules use only metrics and labels that the node exports."""
+"""Tests that the Grafana dashboard and the Prometheus alert rules use only metrics and labels of the node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NAME = re.compile(r"\b(?:penstock|process)_[a-z_]+")
 
 
 def exported() -> set[str]:
-    """Returns the names that the pages of metrics give to `gauge`, `counter` and `histogram`, read from the source."""
+    """Returns all metric names in the source code of the metrics pages."""
     found: set[str] = set()
     for path in FILES.glob("*metrics*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -1,4 +1,4 @@
-"""Kafka requests that a node sends for an HTTP caller are decided by the caller's ACLs, not by those of the node."""
+"""Tests that the caller's ACLs, not the node's ACLs, apply to Kafka requests that a node sends for an HTTP caller."""
 
 from __future__ import annotations
 

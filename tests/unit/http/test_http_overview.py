@@ -1,4 +1,4 @@
-"""The overview of a cluster: rows for problems and topics, its health, and the causes in sentences."""
+"""Tests the overview of a cluster: nodes, topics and problems, its health, and the causes in sentences."""
 
 from __future__ import annotations
 

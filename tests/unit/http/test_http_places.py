@@ -1,4 +1,4 @@
-"""Which connections keep their places when more peers connect than the server's limits allow."""
+"""Tests which HTTP connections are closed when more clients connect than the server's limits allow."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Peer:
 
 
 def full(*peers: Peer, per_host: int = MAX_CONNECTIONS) -> Places[Peer]:
-    """Returns places that are all taken: by the given peers, and by peers of other hosts whose requests run."""
+    """Returns a full table of connections: the given peers, and peers of other hosts with active requests."""
     taken: Places[Peer] = Places(per_host)
     for peer in (*peers, *(Peer(f"10.1.0.{number}") for number in range(MAX_CONNECTIONS - len(peers)))):
         assert taken.enter(peer) == (None, None)
     return taken
 
 
-def test_a_slow_reader_loses_its_place_before_an_idle_connection() -> None:
+def test_full_http_server_closes_the_connection_of_a_slow_reader_before_an_idle_connection() -> None:
     idle, slow = Peer(idle=True), Peer(reads_slowly=True)
     taken = full(idle, slow)
     assert taken.enter(Peer()) == (None, slow)
@@ -34,19 +34,19 @@ def test_a_slow_reader_loses_its_place_before_an_idle_connection() -> None:
     assert len(taken) == MAX_CONNECTIONS
 
 
-def test_the_host_with_the_most_connections_loses_a_place_first_and_its_oldest_connection() -> None:
+def test_full_http_server_closes_the_oldest_idle_connection_of_the_host_with_the_most_connections() -> None:
     alone, *several = Peer("10.0.0.1", idle=True), Peer("10.0.0.2", idle=True), Peer("10.0.0.2", idle=True)
     taken = full(alone, *several)
     assert taken.enter(Peer("10.0.0.3")).closed is several[0]
 
 
-def test_connections_in_use_keep_their_places_and_the_new_one_is_on_trial() -> None:
+def test_full_http_server_closes_no_active_connection_and_accepts_a_new_one_only_for_health_probes() -> None:
     taken = full()
     assert taken.enter(Peer()) == (Limit.ALL, None)
     assert len(taken) == MAX_CONNECTIONS + 1
 
 
-def test_connections_on_trial_are_limited_and_one_without_a_request_is_closed_first() -> None:
+def test_full_http_server_limits_probe_connections_and_first_closes_one_without_a_request() -> None:
     taken = full()
     trials = [Peer(idle=number == 3) for number in range(PROBE_PLACES)]
     for peer in trials:
@@ -56,7 +56,7 @@ def test_connections_on_trial_are_limited_and_one_without_a_request_is_closed_fi
     assert len(taken) == MAX_CONNECTIONS + PROBE_PLACES
 
 
-def test_a_host_at_its_limit_takes_places_only_from_itself() -> None:
+def test_new_connection_of_a_host_at_its_limit_closes_only_an_idle_connection_of_the_same_host() -> None:
     taken: Places[Peer] = Places(2)
     other, first, second = Peer("10.0.0.2", reads_slowly=True), Peer(), Peer()
     for peer in (other, first, second):
@@ -66,7 +66,7 @@ def test_a_host_at_its_limit_takes_places_only_from_itself() -> None:
     assert taken.enter(Peer()) == (None, second)
 
 
-def test_a_connection_that_ends_frees_its_place() -> None:
+def test_closed_http_connection_no_longer_counts_towards_the_limits() -> None:
     taken: Places[Peer] = Places(1)
     first, second = Peer(), Peer()
     taken.enter(first)
@@ -77,7 +77,7 @@ def test_a_connection_that_ends_frees_its_place() -> None:
     assert taken.enter(Peer()) == (None, None)
 
 
-def test_unread_answers_of_a_host_are_limited_and_its_slow_readers_make_room() -> None:
+def test_host_at_its_limit_of_unread_bytes_gets_an_answer_only_if_closing_slow_readers_frees_enough() -> None:
     taken: Places[Peer] = Places(8)
     half = UNREAD_MAX_BYTES // 2
     slow, reading, other = Peer(unread_bytes=half), Peer(unread_bytes=half), Peer("10.0.0.2", unread_bytes=half)
@@ -91,7 +91,9 @@ def test_unread_answers_of_a_host_are_limited_and_its_slow_readers_make_room() -
     assert taken.in_the_way(other, half) == []
 
 
-def test_one_answer_alone_may_be_larger_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_answer_larger_than_the_limit_of_unread_bytes_is_sent_if_nothing_else_is_unread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(places, "UNREAD_MAX_BYTES", 10)
     taken: Places[Peer] = Places(8)
     asking = Peer()

@@ -1,4 +1,4 @@
-"""The history of rates: its length, its topics, and gaps."""
+"""Tests the history of produce rates: its length, its topics, and gaps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.http.rate_history import POINTS, RateHistory
 from penstock.http.rates import Rate
 
 
-def test_the_last_samples_are_kept_for_each_topic_and_for_all_together() -> None:
+def test_rate_history_keeps_a_limited_number_of_samples_per_topic_and_for_all_topics_together() -> None:
     history = RateHistory()
     for number in range(POINTS + 5):
         history.add_sample(1000 * number, {"a": Rate(number, 1.0), "b": Rate(1.0, 2.0)})
@@ -23,7 +23,7 @@ def test_the_last_samples_are_kept_for_each_topic_and_for_all_together() -> None
     assert (len(total), total[-1]) == (POINTS, (1000 * (POINTS + 4), float(POINTS + 5), 3.0))
 
 
-def test_a_topic_has_a_series_from_its_first_record_to_an_hour_after_its_last() -> None:
+def test_rate_history_of_a_topic_begins_with_its_first_record_and_is_dropped_after_an_hour_without_records() -> None:
     history = RateHistory()
     history.add_sample(0, {"t": Rate(0.0, 0.0)})
     assert history.of_topic("t") == []
@@ -36,7 +36,7 @@ def test_a_topic_has_a_series_from_its_first_record_to_an_hour_after_its_last() 
     assert history.of_topic("t") == []
 
 
-def test_a_sample_without_the_topics_rate_is_a_gap() -> None:
+def test_rate_history_has_a_gap_where_the_rate_of_a_topic_is_unknown() -> None:
     history = RateHistory()
     for at_ms, rates in ((1, {"t": Rate(1.0, 1.0)}), (2, {}), (3, {"t": Rate(2.0, 2.0)})):
         history.add_sample(at_ms, rates)
@@ -44,7 +44,7 @@ def test_a_sample_without_the_topics_rate_is_a_gap() -> None:
     assert [each.records for each in history.of_all()] == [1.0, 0.0, 2.0]
 
 
-def test_the_number_of_topics_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rate_history_includes_a_limited_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_history, "MAX_TOPICS", 2)
     history = RateHistory()
     history.add_sample(1, {name: Rate(1.0, 1.0) for name in "abc"})

@@ -1,4 +1,4 @@
-"""Rates from samples of end offsets."""
+"""Tests how rates are computed from samples of end offsets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_rates_are_computed_from_recent_samples_only() -> None:
     assert found["t"].records == 0.0
 
 
-def test_topic_that_was_recreated_or_has_unreachable_leaders_gets_no_rate() -> None:
+def test_rate_of_a_topic_is_unknown_if_it_was_recreated_or_a_leader_is_unreachable() -> None:
     rates = Rates()
     rates.add_sample(0.0, {"anew": Sums(1, 100, 0), "silent": Sums(3, 10, 0), "kept": Sums(1, 1, 9)})
     found = rates.add_sample(

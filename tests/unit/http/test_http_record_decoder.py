@@ -1,4 +1,4 @@
-"""Records for REST are decoded in steps, in a thread of their own, and readers take turns."""
+"""Tests how records for REST are decoded: a few at a time, in a separate thread, with readers taking turns."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def steps_of(decoder: RecordDecoder, batch: bytes, first: int = 0, wanted:
     return steps
 
 
-def test_a_batch_is_decoded_in_steps_and_only_matches_are_kept() -> None:
+def test_large_batch_is_decoded_a_limited_number_of_records_at_a_time_and_only_matches_are_kept() -> None:
     async def scenario() -> None:
         async with decoding() as decoder:
             steps = await steps_of(decoder, small_records(2 * STEP_WORK + 1), STEP_WORK + 1, b"77")
@@ -63,8 +63,8 @@ def test_a_batch_is_decoded_in_steps_and_only_matches_are_kept() -> None:
     asyncio.run(scenario())
 
 
-def test_a_batch_without_records_has_no_step() -> None:
-    """Compaction keeps the header of a batch whose records it removed."""
+def test_decoding_a_batch_without_records_returns_nothing() -> None:
+    """Decodes a batch of which compaction has removed all records and kept only the header."""
     empty = bytearray(small_records(1)[:HEADER_SIZE])
     empty[8:12], empty[-4:] = struct.pack(">i", HEADER_SIZE - LOG_OVERHEAD), bytes(4)
 
@@ -75,7 +75,7 @@ def test_a_batch_without_records_has_no_step() -> None:
     asyncio.run(scenario())
 
 
-def test_a_reader_of_few_records_does_not_wait_for_a_reader_of_very_many() -> None:
+def test_rest_reader_of_few_records_does_not_wait_for_a_reader_of_very_many_records() -> None:
     async def scenario() -> None:
         async with decoding() as decoder:
             many = reading(decoder, small_records(20 * STEP_WORK))
@@ -91,7 +91,7 @@ def test_a_reader_of_few_records_does_not_wait_for_a_reader_of_very_many() -> No
     asyncio.run(scenario())
 
 
-def test_records_are_decoded_in_a_thread_that_nothing_else_uses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_for_rest_are_decoded_in_a_thread_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     names: list[str] = []
     monkeypatch.setattr(
         "penstock.http.rest.paced_thread._run", lambda *_: names.append(threading.current_thread().name)
@@ -105,7 +105,9 @@ def test_records_are_decoded_in_a_thread_that_nothing_else_uses(monkeypatch: pyt
     assert set(names) == {"penstock-http-records_0"}
 
 
-def test_the_thread_pauses_after_each_step_as_long_as_the_step_took(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_decoding_thread_sleeps_after_each_part_for_as_long_as_the_part_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ticks = itertools.count(step=2)
     pauses: list[float] = []
     monkeypatch.setattr(
@@ -120,7 +122,7 @@ def test_the_thread_pauses_after_each_step_as_long_as_the_step_took(monkeypatch:
     assert pauses == [2, 2, 2]
 
 
-def test_a_batch_that_unpacks_to_too_many_bytes_is_left_out() -> None:
+def test_rest_read_omits_a_batch_that_decompresses_to_too_many_bytes_and_gives_the_reason() -> None:
     async def scenario() -> None:
         async with decoding() as decoder:
             content = bytes(20 * 1024 * 1024)
@@ -137,7 +139,7 @@ def records(first: int, count: int, size: int = 1) -> Step:
     return Step(found, first + count)
 
 
-def test_a_page_is_full_at_its_limit_of_records_and_continues_after_the_last_one() -> None:
+def test_page_of_records_ends_at_its_record_limit_and_the_next_page_begins_after_its_last_record() -> None:
     page = RecordPage(limit=3, next_offset=5)
     page.add(records(5, 2))
     assert (page.full, page.next_offset) == (False, 7)
@@ -145,7 +147,7 @@ def test_a_page_is_full_at_its_limit_of_records_and_continues_after_the_last_one
     assert (page.full, page.next_offset, len(page.found)) == (True, 8, 3)
 
 
-def test_a_page_is_full_when_its_bytes_are_read() -> None:
+def test_page_of_records_ends_when_its_limit_of_read_bytes_is_reached() -> None:
     page = RecordPage(limit=3, next_offset=0)
     page.add(Step([], 9))
     page.spend(READ_MAX_BYTES)

@@ -1,4 +1,4 @@
-"""Views of records over REST: read, streamed and searched, with a directory of schemas, and with bad input."""
+"""Tests decoded keys and values in REST responses: reads, streams and searches, with schema files and bad input."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def values(broker: Broker, query: str = "") -> list[Any]:
     return [(each["key"], each["value"]) for each in answer.value["records"]]
 
 
-def test_values_are_decoded_by_the_schema_of_their_topic_and_broken_ones_have_a_reason(broker: Broker) -> None:
+def test_rest_read_decodes_values_with_the_schema_file_and_gives_a_reason_for_undecodable_values(
+    broker: Broker,
+) -> None:
     first, second, third = values(broker)
     assert first == (
         {"text": "needle"},
@@ -52,7 +54,7 @@ def test_values_are_decoded_by_the_schema_of_their_topic_and_broken_ones_have_a_
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_view_of_key_and_value_answers_for_every_record(broker: Broker, view: str) -> None:
+def test_rest_read_returns_every_record_in_every_requested_format(broker: Broker, view: str) -> None:
     found = values(broker, f"&key_view={view}&value_view={view}")
     assert len(found) == 3
     for key, value in found[:2]:
@@ -61,14 +63,14 @@ def test_every_view_of_key_and_value_answers_for_every_record(broker: Broker, vi
             assert each.keys() <= {"text", "base64", "view", "decoded", "schema", "problem"}
 
 
-def test_bytes_and_protobuf_without_a_schema_are_shown_on_request(broker: Broker) -> None:
+def test_rest_read_shows_values_as_bytes_and_keys_as_protobuf_if_requested(broker: Broker) -> None:
     (_, value), *_ = values(broker, "&value_view=bytes")
     assert value == {"base64": base64.b64encode(FIVE).decode()}
     (key, _), *_ = values(broker, "&key_view=protobuf")
     assert key["problem"].startswith("The key can't be shown as Protobuf: ")
 
 
-def test_a_view_that_does_not_exist_is_refused(broker: Broker) -> None:
+def test_rest_request_with_an_unknown_record_format_is_refused(broker: Broker) -> None:
     for path in (f"{TOPIC}/records?partition=0&", f"{TOPIC}/records/stream?"):
         answer = ask(broker, "GET", f"{path}value_view=thrift")
         assert (answer.status, answer.kind) == (400, "application/problem+json")
@@ -76,7 +78,7 @@ def test_a_view_that_does_not_exist_is_refused(broker: Broker) -> None:
     assert ask(broker, "POST", f"{TOPIC}/search", {"contains": "x", "key_view": "thrift"}).status == 400
 
 
-def test_streamed_and_found_records_have_the_same_views(broker: Broker) -> None:
+def test_record_streams_and_searches_decode_records_like_a_read(broker: Broker) -> None:
     expected = values(broker)[0]
     stream = f"{url_of(broker)}{TOPIC}/records/stream?partition=0&offset=0&contains=needle"
     with urllib.request.urlopen(stream, timeout=LIMIT_S) as lines:
@@ -89,7 +91,7 @@ def test_streamed_and_found_records_have_the_same_views(broker: Broker) -> None:
     assert found["records"][0]["value"] == {"base64": "Cg=="}
 
 
-def test_a_search_shows_a_limited_number_of_decoded_values(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_search_decodes_a_limited_number_of_values(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_search, "SEARCH_LIMITS", AnswerLimits(values=4))
     broker.create_topic("lists", 2)
     with broker.client() as client, client.producer() as producer:
@@ -100,7 +102,7 @@ def test_a_search_shows_a_limited_number_of_decoded_values(broker: Broker, monke
     assert sorted("decoded" in each["value"] for each in found) == [False, True]
 
 
-def test_the_document_lists_the_views(broker: Broker) -> None:
+def test_openapi_document_lists_the_record_formats(broker: Broker) -> None:
     served = ask(broker, "GET", "/v1/openapi.json").value
     fields = {
         each["name"]: each["schema"] for each in served["paths"]["/v1/topics/{topic}/records"]["get"]["parameters"]
@@ -132,7 +134,7 @@ def test_the_document_lists_the_views(broker: Broker) -> None:
         ),
     ],
 )
-def test_settings_of_schemas_that_can_not_be_used_stop_the_start_with_a_reason(
+def test_node_with_unusable_schema_settings_does_not_start_and_the_error_has_the_reason(
     config: dict[str, str], reason: str
 ) -> None:
     with pytest.raises(ListenerError, match=reason), Broker(config={**HTTP, **config}):

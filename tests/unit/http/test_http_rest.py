@@ -1,4 +1,4 @@
-"""The REST API on real nodes: every route against the OpenAPI document, bad input, and changes that take effect."""
+"""Tests the REST API on real nodes: every route against the OpenAPI document, bad input, and the effect of changes."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_change_request_whose_content_type_is_not_json_is_refused(cluster: Clust
     assert ask(cluster, route.method, filled(route), b"{}", kind=kind).status == 415
 
 
-def test_unknown_paths_and_methods_are_refused(cluster: Cluster) -> None:
+def test_rest_api_refuses_unknown_paths_and_methods(cluster: Cluster) -> None:
     assert ask(cluster, "GET", "/v1/nothing").status == 404
     assert ask(cluster, "DELETE", "/v1/topics").status == 405
     assert ask(cluster, "POST", "/", {}).status == 405
@@ -176,7 +176,7 @@ def test_unknown_paths_and_methods_are_refused(cluster: Cluster) -> None:
     assert ask(cluster, "POST", "/v1/topics/orders/trim", {"partitions": [{"partition": 7, "before": 0}]}).status == 404
 
 
-def test_a_topic_is_created_configured_extended_trimmed_and_deleted(cluster: Cluster) -> None:
+def test_rest_api_creates_configures_extends_trims_and_deletes_a_topic(cluster: Cluster) -> None:
     assert ask(cluster, "POST", "/v1/topics", {"name": "made", "partitions": 1}).value == {
         "topic": "made",
         "created": True,
@@ -198,7 +198,9 @@ def test_a_topic_is_created_configured_extended_trimmed_and_deleted(cluster: Clu
     assert ask(cluster, "DELETE", "/v1/topics/made").status == 404
 
 
-def test_a_new_topic_is_visible_to_the_next_request_on_a_node_that_is_not_the_controller(cluster: Cluster) -> None:
+def test_new_topic_is_visible_to_the_next_rest_request_even_on_a_node_that_is_not_the_controller(
+    cluster: Cluster,
+) -> None:
     follower = next(node for node in cluster.nodes if node != cluster.controller)
     for number in range(5):
         name = f"fresh-{number}"
@@ -227,7 +229,7 @@ def test_lists_of_the_rest_api_can_be_paged_and_searched(cluster: Cluster) -> No
     assert ask(cluster, "GET", "/v1/topics?search=nothing").value["topics"] == []
 
 
-def test_records_are_appended_read_searched_and_paged(cluster: Cluster) -> None:
+def test_rest_api_appends_reads_searches_and_pages_records(cluster: Cluster) -> None:
     cluster.create_topic("notes", 1)
     rows = [{"value": f"note {number}", "key": "k", "headers": {"h": "1", "n": None}} for number in range(5)]
     rows.append({"value_base64": "//4="})
@@ -256,7 +258,7 @@ def test_records_are_appended_read_searched_and_paged(cluster: Cluster) -> None:
         assert ask(cluster, "POST", "/v1/topics/notes/records", {"records": wrong}).status == 400
 
 
-def test_records_that_decompress_to_many_bytes_are_shown_without_their_values(cluster: Cluster) -> None:
+def test_rest_api_shows_records_that_decompress_to_many_bytes_without_their_values(cluster: Cluster) -> None:
     cluster.create_topic("bombs", 1)
     large = bytes(3 * 1024 * 1024)
     contents: list[tuple[bytes, tuple[tuple[str, bytes | None], ...]]] = [
@@ -282,7 +284,7 @@ def test_records_that_decompress_to_many_bytes_are_shown_without_their_values(cl
     assert shown["problems"][0].startswith("Offset 2 can't be shown: A record batch unpacks to more than")
 
 
-def test_a_group_is_described_reset_and_deleted(cluster: Cluster) -> None:
+def test_rest_api_describes_resets_and_deletes_a_group(cluster: Cluster) -> None:
     with cluster.client() as client, client.producer() as producer:
         producer.send_many("orders", [(None, b"x", (), None)] * 5, partition=1)
     commit(cluster, "billing", {("orders", 1): 2})
@@ -320,7 +322,7 @@ def test_a_group_is_described_reset_and_deleted(cluster: Cluster) -> None:
     assert ask(cluster, "DELETE", "/v1/groups/billing").status == 404
 
 
-def test_an_operator_can_make_the_quorums_leader_resign() -> None:
+def test_rest_request_makes_the_quorum_leader_resign() -> None:
     with Cluster(nodes=3, config=HTTP) as cluster:
         first = cluster.controller
         other = next(node for node in cluster.nodes if node != first)

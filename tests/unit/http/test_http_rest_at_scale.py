@@ -1,4 +1,4 @@
-"""Every GET route of a node with many partitions and groups: no step of the work may hold the event loop for long."""
+"""Tests every GET route on a node with many partitions and groups: no route may block the event loop for long."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GETS = [each for each in ROUTES if each.method == "GET" and each.template not in
 
 
 def path_of(route: Route) -> str:
-    """Returns the path of the route for the largest resource that it can show, with the largest page."""
+    """Returns the route's path for the largest resource that it can show, and for the largest page."""
     group = CREW if "share" in route.template else EVERYTHING
     values = {"topic": WIDE, "node": "1", "resource": "topics", "name": WIDE, "group": group, "id": "billing"}
     path = route.template
@@ -69,7 +69,9 @@ def some_partitions() -> Iterator[Broker]:
 
 
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
-def test_steps_of_a_route_do_not_grow_with_the_number_of_partitions(some_partitions: Broker, path: str) -> None:
+def test_rest_route_runs_a_limited_number_of_lines_per_callback_with_many_partitions(
+    some_partitions: Broker, path: str
+) -> None:
     walk(some_partitions, path)  # compiles codecs, opens connections
     with lines_of_callbacks(some_partitions) as longest:
         walk(some_partitions, path)
@@ -87,7 +89,7 @@ def test_invented_partitions_of_a_group_are_left_out_and_an_assignment_that_is_t
     assert not ask(some_partitions, "GET", f"/v1/groups/{EVERYTHING}").value["truncated"]
 
 
-def test_answers_that_are_made_in_many_steps_are_complete(some_partitions: Broker) -> None:
+def test_rest_answers_that_are_computed_in_many_callbacks_are_complete(some_partitions: Broker) -> None:
     known = SOME.topics * SOME.partitions + SOME.wide
     (directory,) = ask(some_partitions, "GET", "/v1/nodes/1/directories").value["directories"]
     assert directory["replicas"] == len(some_partitions.node.broker.partitions) > known
@@ -118,7 +120,7 @@ def many_partitions(request: pytest.FixtureRequest) -> Iterator[Broker]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("no_collections")  # a node that was started by the command line collects rarely
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
-def test_no_route_holds_the_loop_for_20_ms_at_10000_partitions_and_1000_groups(
+def test_no_rest_route_blocks_the_event_loop_for_20_ms_with_10000_partitions_and_1000_groups(
     many_partitions: Broker, path: str
 ) -> None:
     figures = []

@@ -1,4 +1,4 @@
-"""The REST API changes share groups, transactions, users and ACLs, and runs long operations."""
+"""Tests changes of share groups, transactions, users and ACLs with the REST API, and long operations."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_group_id_with_a_slash_is_written_with_a_percent_encoded_slash_in_the_pa
 # --- share groups
 
 
-def test_records_in_flight_of_a_share_group_are_shown_released_archived_and_drained(broker: Broker) -> None:
+def test_rest_api_shows_releases_archives_and_drains_records_in_flight_of_a_share_group(broker: Broker) -> None:
     fill(broker, "jobs", [b"x"] * 6)
     path = "/v1/share-groups/crew"
     with broker.client() as client:
@@ -96,7 +96,7 @@ def test_records_in_flight_of_a_share_group_are_shown_released_archived_and_drai
     assert ask(broker, "GET", path).value["partitions"][0]["lag"] == 0
 
 
-def test_start_offsets_of_a_share_group_are_reset_and_deleted(broker: Broker) -> None:
+def test_rest_api_resets_and_deletes_start_offsets_of_a_share_group(broker: Broker) -> None:
     fill(broker, "shared", [b"x"] * 4)
     with broker.client() as client:
         begin_share_group(client, "gang", "shared")
@@ -123,7 +123,7 @@ def test_start_offsets_of_a_share_group_are_reset_and_deleted(broker: Broker) ->
 # --- transactions
 
 
-def test_a_transaction_is_listed_described_and_terminated(broker: Broker) -> None:
+def test_rest_api_lists_describes_and_terminates_a_transaction(broker: Broker) -> None:
     fill(broker, "paid", [])
     with broker.client() as client, client.producer(ProducerSettings(transactional_id="pay/1")) as producer:
         producer.begin()
@@ -141,7 +141,9 @@ def test_a_transaction_is_listed_described_and_terminated(broker: Broker) -> Non
     assert ask(broker, "POST", "/v1/transactions/none/terminate", {}).status == 404
 
 
-def test_open_transaction_is_aborted_on_a_partition_and_an_unknown_start_offset_gets_404(broker: Broker) -> None:
+def test_rest_api_aborts_an_open_transaction_on_a_partition_and_answers_404_for_a_wrong_start_offset(
+    broker: Broker,
+) -> None:
     fill(broker, "hung", [])
     with broker.client() as client, client.producer(ProducerSettings(transactional_id="hangs")) as producer:
         producer.begin()
@@ -163,7 +165,7 @@ def test_open_transaction_is_aborted_on_a_partition_and_an_unknown_start_offset_
 # --- users and ACLs
 
 
-def test_scram_users_are_created_listed_and_removed(broker: Broker) -> None:
+def test_rest_api_creates_lists_and_removes_scram_users(broker: Broker) -> None:
     assert ask(broker, "PUT", "/v1/users/bob/password", {"password": "secret", "iterations": 5000}).status == 200
     rows = ask(broker, "GET", "/v1/users?search=bob").value["users"]
     assert [(row["mechanism"], row["iterations"]) for row in rows] == [("SCRAM-SHA-256", 5000), ("SCRAM-SHA-512", 5000)]
@@ -173,7 +175,7 @@ def test_scram_users_are_created_listed_and_removed(broker: Broker) -> None:
     assert ask(broker, "DELETE", "/v1/users/bob").status == 404
 
 
-def test_acls_are_created_listed_and_deleted() -> None:
+def test_rest_api_creates_lists_and_deletes_acls() -> None:
     config = {
         **HTTP,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -204,7 +206,7 @@ def test_acls_are_created_listed_and_deleted() -> None:
 # --- operations
 
 
-def test_a_search_finds_records_in_all_partitions_and_shows_its_progress(broker: Broker) -> None:
+def test_record_search_finds_records_in_all_partitions_and_shows_its_progress(broker: Broker) -> None:
     fill(broker, "hay", [b"straw"] * 50 + [b"a needle"] + [b"straw"] * 50, partitions=3)
     found = ended(broker, ask(broker, "POST", "/v1/topics/hay/search", {"contains": "needle"}))
     assert (found["state"], found["result"]["complete"]) == ("done", True)
@@ -221,7 +223,7 @@ def test_a_search_finds_records_in_all_partitions_and_shows_its_progress(broker:
     assert ask(broker, "GET", "/v1/operations/9999").status == 404
 
 
-def test_operations_are_limited_in_number_and_can_be_cancelled_and_show_their_failures(
+def test_rest_operations_are_limited_in_number_can_be_cancelled_and_report_their_errors(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(broker, "slow", [b"x"] * 3)
@@ -266,7 +268,7 @@ def test_compaction_request_compacts_the_named_topics_at_once(broker: Broker) ->
 # --- moves
 
 
-def test_a_node_is_drained_and_the_cluster_rebalanced_by_operations() -> None:
+def test_rest_operations_drain_a_node_and_rebalance_the_cluster() -> None:
     with Cluster(nodes=3, config={**HTTP, "default.replication.factor": 2}) as cluster:
         with cluster.client() as client:
             client.create_topic("moved", 4, 2)
@@ -289,7 +291,7 @@ def test_a_node_is_drained_and_the_cluster_rebalanced_by_operations() -> None:
         assert ask(cluster, "POST", "/v1/cluster/rebalance", {"onto": [9]}).status == 409
 
 
-def test_a_log_directory_is_evacuated_and_directories_are_balanced_by_operations() -> None:
+def test_rest_operations_evacuate_a_log_directory_and_balance_log_directories() -> None:
     with Broker(config={**HTTP, "log.dirs": "/data/a,/data/b"}, topics={"moved": 4}) as broker:
         held = ask(broker, "GET", "/v1/nodes/1/directories").value["directories"]
         assert [each["path"] for each in held] == ["/data/a", "/data/b"]
@@ -303,7 +305,7 @@ def test_a_log_directory_is_evacuated_and_directories_are_balanced_by_operations
         assert ask(broker, "POST", "/v1/nodes/7/balance", {}).status == 502
 
 
-def test_a_cancelled_operation_keeps_the_throttle_while_its_moves_still_run() -> None:
+def test_cancelled_rest_operation_keeps_the_replication_throttle_while_its_moves_still_run() -> None:
     done: list[str] = []
 
     class Moves:

@@ -1,4 +1,4 @@
-"""Samples in the background: rates and lags, of this node and of others, and what nodes without an answer leave out."""
+"""Tests the background samples of rates and lags, from this node and from other nodes that may not answer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def produce(where: Broker | Cluster, topic: str, count: int) -> None:
         producer.send_many(topic, [(None, b"x" * 100, (), None)] * count, partition=0)
 
 
-def test_two_samples_have_the_rate_between_them_and_the_lag_of_each_group() -> None:
+def test_sampler_records_the_rate_between_two_samples_and_the_lag_of_each_group() -> None:
     with Broker(topics={"orders": 2, "idle": 1}) as broker:
         view = view_of(broker.node)
         sampler = Sampler(view, 1.0)
@@ -45,7 +45,7 @@ def test_two_samples_have_the_rate_between_them_and_the_lag_of_each_group() -> N
 
 
 def other_nodes_group(cluster: Cluster, node: int) -> str:
-    """Makes a group that another node coordinates, and returns its name."""
+    """Creates a group whose coordinator is another node, and returns its name."""
     for number in range(100):
         name = f"group-{number}"
         commit(cluster, name, {("far", 0): 0})
@@ -55,7 +55,7 @@ def other_nodes_group(cluster: Cluster, node: int) -> str:
     raise AssertionError("one node coordinates a hundred groups")
 
 
-def test_partitions_and_groups_of_other_nodes_are_sampled_as_long_as_these_answer(
+def test_sampler_includes_partitions_and_groups_of_other_nodes_while_these_nodes_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config: dict[str, str | int] = {**HTTP, "offsets.topic.replication.factor": 1, "offsets.topic.num.partitions": 8}
@@ -91,7 +91,7 @@ def test_partitions_and_groups_of_other_nodes_are_sampled_as_long_as_these_answe
         cluster.run(1, sampler.close())
 
 
-def test_the_console_has_history_that_nobody_looked_at() -> None:
+def test_node_records_the_history_of_rates_and_lags_even_if_no_console_is_open() -> None:
     with Broker(topics={"orders": 1}, config={**HTTP, PROPERTY: 1000}) as broker:
         produce(broker, "orders", 10)
         commit(broker, "readers", {("orders", 0): 3})
@@ -110,6 +110,6 @@ def test_the_console_has_history_that_nobody_looked_at() -> None:
         assert any(each["records_per_second"] for each in rates)
 
 
-def test_a_node_without_http_takes_no_samples() -> None:
+def test_node_without_an_http_listener_takes_no_samples() -> None:
     with Broker(config={PROPERTY: 1000}) as broker:
         assert broker.node.http._sampling is None

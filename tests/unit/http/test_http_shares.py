@@ -1,4 +1,4 @@
-"""Places for streams and operations are divided among users."""
+"""Tests the limits on streams and operations, per user and for all users."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def refused(shares: Shares, user: str) -> LimitReachedError:
     return error.value
 
 
-def test_a_user_gets_its_share_and_others_get_the_rest() -> None:
+def test_streams_are_limited_per_user_and_for_all_users_together() -> None:
     shares = Shares("streams", "close one", total=3, of_user=2)
     shares.take("User:ann")
     shares.take("User:ann")
@@ -27,7 +27,7 @@ def test_a_user_gets_its_share_and_others_get_the_rest() -> None:
     assert str(all_taken) == "All users have 3 streams on this node: close one, or try again later."
 
 
-def test_a_place_that_is_given_back_can_be_taken_again() -> None:
+def test_ended_stream_no_longer_counts_towards_the_limits() -> None:
     shares = Shares("streams", "close one", total=1, of_user=1)
     for user in ("User:ann", "User:bob", "User:ann"):
         shares.take(user)
@@ -36,6 +36,6 @@ def test_a_place_that_is_given_back_can_be_taken_again() -> None:
     assert shares.count == 0
 
 
-def test_callers_without_a_login_are_told_apart_by_their_address() -> None:
+def test_http_callers_without_a_login_count_as_one_user_per_address() -> None:
     assert Caller(host="10.0.0.1").user != Caller(host="10.0.0.2").user
     assert Caller("User:ann", "10.0.0.1").user == Caller("User:ann", "10.0.0.2").user

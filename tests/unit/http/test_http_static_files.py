@@ -1,4 +1,4 @@
-"""The files of the console: all that a page loads is served, from this origin, and no script makes HTML from data."""
+"""Tests the files of the console: pages load only files of this origin, and no script parses data as HTML."""
 
 from __future__ import annotations
 

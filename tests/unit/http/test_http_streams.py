@@ -1,4 +1,4 @@
-"""Server-sent events: events and records of a running node, limits, and peers that read slowly or go away."""
+"""Tests server-sent events: events and records of a running node, limits, and clients that read slowly or leave."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ def messages(broker: Broker, path: str) -> Generator[tuple[str, Any], None, None
 
 @contextmanager
 def repeating(action: Callable[[], None]) -> Iterator[None]:
-    """Repeats an action in a thread, because a stream begins at the end of the log at some time after its first
-    bytes."""
+    """Repeats an action in a thread, because the test can't know when a new stream has reached the log end."""
     stop = threading.Event()
 
     def loop() -> None:

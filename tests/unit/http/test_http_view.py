@@ -1,4 +1,4 @@
-"""Cached values, shared by concurrent requests."""
+"""Tests the cache of computed values that concurrent requests share."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def acl(
 
 
 def with_clients(scenario: Callable[[Clients], Awaitable[None]], **overrides: str) -> None:
-    """Runs a scenario on a node with an authorizer, the super user `admin`, and the topics open and secret."""
+    """Runs a scenario on a node with an authorizer, the super user `admin`, and the topics `open` and `secret`."""
     own = {"authorizer.class.name": STANDARD, "super.users": f"{ADMIN};User:ANONYMOUS", **overrides}
 
     async def main() -> None:

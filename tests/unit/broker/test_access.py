@@ -117,7 +117,7 @@ def test_fetch_of_a_forbidden_topic_gets_the_same_error_whether_or_not_the_topic
     with_clients(scenario)
 
 
-def test_removing_an_acl_ends_access_through_an_open_fetch_session_and_other_users_cannot_use_the_session() -> None:
+def test_fetch_session_loses_access_when_an_acl_is_removed_and_cannot_be_used_by_another_user() -> None:
     async def scenario(clients: Clients) -> None:
         opened = await clients.ask(ANN, fetched("open", session=(0, 0)), version=12)
         await clients.ask(ADMIN, produced("open"), version=12)
@@ -279,7 +279,7 @@ def test_client_gets_a_producer_id_if_it_may_write_to_at_least_one_topic() -> No
     with_clients(scenario)
 
 
-def test_describe_configs_refuses_only_forbidden_resources_with_the_error_of_their_resource_type() -> None:
+def test_describe_configs_refuses_only_forbidden_resources_and_the_error_code_depends_on_their_type() -> None:
     async def scenario(clients: Clients) -> None:
         request = describe_configs.DescribeConfigsRequest(
             resources=[
@@ -382,7 +382,7 @@ def test_invalid_acl_is_refused_and_the_other_acls_of_the_request_are_created(
     with_clients(scenario)
 
 
-def test_resource_without_acls_is_open_if_allow_everyone_if_no_acl_found_is_set() -> None:
+def test_property_allow_everyone_if_no_acl_found_opens_resources_without_acls() -> None:
     async def scenario(clients: Clients) -> None:
         assert (await clients.ask(BOB, produced("secret"), version=12)).responses[0].partition_responses[
             0

@@ -76,7 +76,7 @@ def test_each_partition_of_a_transaction_gets_its_own_verification_result() -> N
     asyncio.run(scenario())
 
 
-def test_waiting_verifications_are_sent_in_one_request_that_names_each_transaction_at_most_once() -> None:
+def test_waiting_transaction_verifications_are_sent_in_one_request_that_names_each_transaction_once() -> None:
     async def scenario() -> None:
         peers = Coordinators()
         peers.gate.clear()
@@ -107,7 +107,7 @@ def test_lost_verification_request_fails_its_callers_and_the_next_call_sends_a_n
     asyncio.run(scenario())
 
 
-def test_all_callers_of_a_verification_are_answered_if_its_task_is_cancelled() -> None:
+def test_cancelling_a_transaction_verification_answers_all_its_callers() -> None:
     async def scenario() -> None:
         peers = Coordinators()
         peers.gate.clear()

@@ -1,4 +1,4 @@
-"""Tests the error responses of every API, and how fault rules split requests."""
+"""Tests the error responses of every API, and how requests are split and responses changed for fault rules."""
 
 from __future__ import annotations
 
@@ -111,27 +111,27 @@ def test_fetch_session_error_is_the_top_level_error_code_of_the_response() -> No
     assert (response.error_code, response.responses) == (70, [])
 
 
-def test_function_targets_returns_the_topics_and_partitions_of_a_request() -> None:
+def test_targets_of_a_request_are_its_topics_and_partitions() -> None:
     named = targets(produce(("t", [0, 2]), ("u", [])), 9)
     assert named == [Target("t", None, 0), Target("t", None, 2), Target("u", None, None)]
     assert targets(DeleteTopicsRequest(topic_names=["a", "b"]), 5) == [Target("a", None, None), Target("b", None, None)]
     assert targets(MetadataRequest(topics=None), 9) == []
 
 
-def test_splitting_a_request_separates_matching_partitions_from_other_partitions() -> None:
+def test_request_is_split_into_partitions_that_match_a_fault_rule_and_other_partitions() -> None:
     kept, hit = split(produce(("t", [0, 1]), ("u", [0])), 9, is_t0)
     assert targets(kept, 9) == [Target("t", None, 1), Target("u", None, 0)]
     assert targets(hit, 9) == [Target("t", None, 0)]
     assert kept.topic_data[0].partition_data[0].records == b"r"
 
 
-def test_splitting_a_request_leaves_no_second_request_if_all_partitions_match() -> None:
+def test_request_is_not_split_if_all_its_partitions_match_the_fault_rule() -> None:
     kept, hit = split(produce(("t", [0])), 9, is_t0)
     assert kept is None
     assert hit is not None
 
 
-def test_merging_two_responses_lists_all_partitions_under_their_topic() -> None:
+def test_merged_response_of_a_split_request_lists_all_partitions_under_their_topic() -> None:
     served: Any = error_response(0, 9, produce(("t", [1]), ("u", [0])), ErrorCode.NONE)
     refused: Any = error_response(0, 9, produce(("t", [0])), ErrorCode.NOT_LEADER_OR_FOLLOWER)
     merged = merge(served, refused, 9)
@@ -139,7 +139,7 @@ def test_merging_two_responses_lists_all_partitions_under_their_topic() -> None:
     assert said == [("t", [(1, 0), (0, 6)]), ("u", [(0, 0)])]
 
 
-def test_overwriting_a_fetch_response_drops_only_records_of_matching_partitions() -> None:
+def test_error_fault_in_a_fetch_response_drops_only_the_records_of_matching_partitions() -> None:
     partitions = [PartitionData(partition_index=p, high_watermark=9, records=b"data") for p in (0, 1)]
     response = FetchResponse(responses=[FetchableTopicResponse(topic="t", partitions=partitions)])
     assert overwrite(response, 12, ErrorCode.OFFSET_OUT_OF_RANGE, is_t0)
@@ -148,7 +148,7 @@ def test_overwriting_a_fetch_response_drops_only_records_of_matching_partitions(
     assert (other.partition_index, other.error_code, other.records) == (1, 0, b"data")
 
 
-def test_overwriting_a_metadata_response_sets_the_error_code_of_the_topic() -> None:
+def test_error_fault_in_a_metadata_response_sets_the_error_code_of_the_topic() -> None:
     response = MetadataResponse(topics=[MetadataResponseTopic(name="t"), MetadataResponseTopic(name="u")])
     assert overwrite(response, 9, ErrorCode.LEADER_NOT_AVAILABLE, lambda target: target.topic == "t")
     assert [(topic.name, topic.error_code) for topic in response.topics] == [("t", 5), ("u", 0)]

@@ -62,7 +62,7 @@ def produce_request(*partitions: int, topic: str = "t") -> ProduceRequest:
 
 
 class Log:
-    """Handles requests: records and accepts every partition."""
+    """Replaces the Produce handler: notes every requested partition, and accepts it."""
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, int]] = []
@@ -130,14 +130,14 @@ def test_close_fault_closes_the_connection_before_the_request_is_handled() -> No
     assert log.taken == []
 
 
-def test_request_is_handled_before_a_lost_reply_fault_closes_the_connection() -> None:
+def test_lost_reply_fault_with_close_handles_the_request_and_then_closes_the_connection() -> None:
     faults, log = Faults(), Log()
     faults.add(lose_reply=True, close=True)
     assert isinstance(produce(faults, log, produce_request(0)), Close)
     assert log.taken == [("t", 0)]
 
 
-def test_lost_reply_fault_handles_the_request_and_sends_no_response() -> None:
+def test_lost_reply_fault_handles_the_request_and_keeps_the_client_waiting_without_a_response() -> None:
     async def scenario() -> None:
         faults, log, ctx = Faults(), Log(), context(0, 9)
         faults.add(lose_reply=True)
@@ -151,7 +151,7 @@ def test_lost_reply_fault_handles_the_request_and_sends_no_response() -> None:
     asyncio.run(scenario())
 
 
-def test_releasing_faults_ends_the_wait_of_connections_with_a_lost_reply() -> None:
+def test_release_of_fault_rules_ends_requests_that_wait_because_of_a_lost_reply() -> None:
     async def scenario() -> None:
         faults, ctx = Faults(), context(0, 9)
         faults.add(lose_reply=True)
@@ -188,7 +188,7 @@ def test_error_fault_on_a_fetch_sets_the_error_code_of_the_partition() -> None:
     assert request.max_wait_ms == 0
 
 
-def test_incremental_fetch_becomes_a_full_fetch_without_using_up_the_fault_rule() -> None:
+def test_error_fault_refuses_an_incremental_fetch_and_applies_to_the_full_fetch_that_follows() -> None:
     faults = Faults()
     rule = faults.add(api="Fetch", topic="t", error=ErrorCode.NOT_LEADER_OR_FOLLOWER, times=1)
     assert fetch(faults, FetchRequest(session_id=3, session_epoch=4)).error_code == 70

@@ -77,7 +77,7 @@ class ParkedColdFetching(ColdFetching):
         return super().pass_over(some) if self.passes > 1 else ([PartitionRead(cast(Any, None))], 0, False)
 
 
-def test_parked_fetch_that_is_notified_and_then_abandoned_gets_one_response() -> None:
+def test_parked_fetch_that_is_notified_and_then_abandoned_is_answered_only_once() -> None:
     async def scenario() -> None:
         fetching = ParkedColdFetching(cast(Any, SimpleNamespace()), [], min_bytes=1, max_bytes=SIZE, isolation=0)
         fetching.passes = 0

@@ -240,7 +240,7 @@ def test_a_broker_without_heartbeats_is_fenced_when_its_session_ends() -> None:
     assert (failover.broker_id, failover.partitions, stage.controller.failovers.count) == (1, 1, 1)
 
 
-def test_suspicions_are_heard_only_from_a_broker_with_its_registered_epoch() -> None:
+def test_controller_refuses_suspicions_in_a_heartbeat_with_a_wrong_broker_epoch() -> None:
     heard: list[tuple[tuple[int, str], int]] = []
 
     async def script(stage: Stage) -> None:
@@ -419,7 +419,7 @@ def listeners(**ports: int) -> list[api_62.Listener]:
         (listeners(OUTSIDE=7, INSIDE=8), {7, 8}, [1]),
     ],
 )
-def test_a_broker_is_probed_at_its_inter_broker_listener(
+def test_controller_probes_a_broker_at_its_inter_broker_listener(
     offered: list[api_62.Listener], refusing: set[int], fenced: list[int]
 ) -> None:
     async def script(stage: Stage) -> None:
@@ -553,6 +553,6 @@ def test_former_controller_stops_all_periodic_work() -> None:
     play(script)
 
 
-def test_rules_of_the_controller_are_read_from_the_broker_settings() -> None:
+def test_controller_takes_min_isr_and_unclean_election_from_the_broker_settings() -> None:
     rules = rules_of(Settings({"node.id": "4", "min.insync.replicas": "2", "unclean.leader.election.enable": "true"}))
     assert (rules.min_insync_replicas, rules.unclean_leader_election, rules.node_id) == (2, True, 4)

@@ -93,7 +93,7 @@ def alive(ask: Any, directories: Any = lambda: Directories([], [], []), observer
     return Lifecycle(*parts, observer=observer)
 
 
-def test_a_broker_that_gets_no_answer_during_a_session_timeout_suspects_the_network_once_per_outage() -> None:
+def test_broker_reports_a_suspected_network_partition_once_per_outage_of_the_controller() -> None:
     async def scenario() -> None:
         events: list[NodeEvent] = []
         answering = True

@@ -128,9 +128,7 @@ def test_client_gets_an_error_response_if_a_handler_fails(
 
 
 @pytest.mark.parametrize(("api_key", "role"), [*((key, "BROKER") for key in sorted(HANDLERS)), (1, "CONTROLLER")])
-def test_every_handler_is_annotated_to_return_a_response_or_a_later_object_but_no_awaitable(
-    api_key: int, role: Role
-) -> None:
+def test_no_handler_is_annotated_to_return_an_awaitable(api_key: int, role: Role) -> None:
     name = ON_CONTROLLERS[api_key] if role == "CONTROLLER" else HANDLERS[api_key]
     function = import_module(f"penstock.broker.handlers.{name}").handle
     told = inspect.signature(function).return_annotation

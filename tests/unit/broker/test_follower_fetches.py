@@ -155,7 +155,7 @@ def test_idle_fetch_session_from_before_a_broker_restart_does_not_keep_its_repli
         (None, "broker-2", False),
     ],
 )
-def test_a_consumer_with_cluster_action_and_a_brokers_client_id_reads_every_topic(
+def test_consumer_with_the_cluster_action_permission_and_a_brokers_client_id_reads_every_topic(
     principal: str | None, client_id: str | None, reads: bool
 ) -> None:
     acl = AclImage(

@@ -143,14 +143,14 @@ def test_inactive_controller_does_not_examine_suspicions() -> None:
     assert observed.asked == []
 
 
-def test_controller_queues_a_bounded_number_of_suspicions_of_a_sender_and_a_repeated_suspicion_once() -> None:
+def test_controller_queues_a_limited_number_of_suspicions_per_sender_and_each_suspicion_once() -> None:
     observed = Observed()
     many = [suspicion(partition) for partition in range(MAX_OF_SENDER + 50)]
     Court(observed).hear(*many, *many)
     assert len(observed.asked) == MAX_OF_SENDER
 
 
-def test_a_sender_of_many_suspicions_does_not_delay_those_of_others() -> None:
+def test_broker_that_sends_many_suspicions_does_not_delay_suspicions_of_other_brokers() -> None:
     observed = Observed()
     many = [suspicion(partition) for partition in range(MAX_OF_SENDER)]
     heartbeats = [((3, "h3"), many), ((1, "h3"), many), ((1, "h1"), [suspicion(100), suspicion(101)])]
@@ -160,13 +160,13 @@ def test_a_sender_of_many_suspicions_does_not_delay_those_of_others() -> None:
     assert len(examined) == MAX_OF_SENDER + 2
 
 
-def test_the_number_of_senders_is_limited() -> None:
+def test_controller_queues_suspicions_of_a_limited_number_of_senders() -> None:
     observed = Observed()
     Court(observed).hear_all(*(((number, "h"), [suspicion(number)]) for number in range(MAX_SENDERS + 50)))
     assert len(observed.asked) == MAX_SENDERS
 
 
-def test_a_sender_in_quarantine_is_not_heard() -> None:
+def test_controller_ignores_suspicions_from_a_node_in_quarantine() -> None:
     observed = Observed(finding())
     court = Court(observed)
     configs = {QUARANTINED: "it lies"}

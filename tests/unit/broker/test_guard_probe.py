@@ -1,4 +1,4 @@
-"""Tests how the guard asks a node for records of its replica and for the roles that it claims."""
+"""Tests how the guard asks a node for records of its replica, and whether the node claims to lead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests which records the guard uses to repair a damaged segment: all undamaged replicas have to serve the same."""
+"""Tests which records the guard uses to repair a damaged segment: all undamaged replicas have to agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that each event loop iteration handles a limited number of partitions of transactions, or of markers."""
+"""Tests that one event loop iteration adds few partitions to transactions, and writes few markers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that handlers of the active controller need only the controller's parts, not the whole broker."""
+"""Tests that handlers of the active controller get only the controller, not the whole broker."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ ASKED_BY_NODES = (56, 62, 63, 67, 70, 73)
 
 
 @pytest.mark.parametrize("api_key", sorted((CONTROLLER_APIS & HANDLERS.keys()) | set(ASKED_BY_NODES)))
-def test_every_handler_of_the_controller_takes_controller_parts_as_its_first_parameter(api_key: int) -> None:
+def test_every_handler_of_the_active_controller_gets_the_controller_instead_of_the_broker(api_key: int) -> None:
     first, *_ = inspect.signature(load_handler(api_key)).parameters.values()
     assert first.annotation == "ControllerParts"

@@ -335,10 +335,10 @@ def test_a_marker_that_is_not_replicated_in_time_is_answered_with_request_timed_
         (ErrorCode.NOT_ENOUGH_REPLICAS, 5, False),
     ],
 )
-def test_refused_marker_waits_only_for_an_earlier_marker_of_its_transaction(
+def test_repeated_marker_waits_until_the_uncommitted_records_of_the_partition_are_committed(
     refusal: ErrorCode, end: int, written: bool
 ) -> None:
-    """Checks that only INVALID_PRODUCER_EPOCH means that the partition may already have the marker, not committed."""
+    """Checks that only a marker refused with INVALID_PRODUCER_EPOCH waits: the partition may already have it."""
 
     def refuse(*_: object, **__: object) -> None:
         raise KafkaError(refusal, "no")

@@ -257,7 +257,7 @@ def test_next_leader_aborts_an_unfinished_metadata_transaction() -> None:
     run(scenario())
 
 
-def test_replaying_the_metadata_log_restores_the_times_of_fencings() -> None:
+def test_replaying_the_metadata_log_restores_when_each_broker_was_fenced() -> None:
     async def scenario() -> None:
         disk = formatted_disk()
         metadata = await started(disk)

@@ -33,7 +33,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
     asyncio.run(scenario)
 
 
-def test_consumers_are_notified_of_the_high_watermark_and_followers_of_appends() -> None:
+def test_high_watermark_notifies_parked_consumer_fetches_and_an_append_notifies_parked_follower_fetches() -> None:
     waiters = PartitionWaiters()
     consumer, follower = Fetch(waiters), Fetch(waiters, from_follower=True)
     waiters.on_append(10)
@@ -54,7 +54,7 @@ def test_fetch_that_is_no_longer_parked_is_not_notified_again() -> None:
     assert [consumer.answered, follower.answered] == [False, False]
 
 
-def test_new_log_start_notifies_only_follower_fetches_and_a_removed_partition_notifies_all_fetches() -> None:
+def test_new_log_start_answers_parked_follower_fetches_and_a_removed_partition_answers_all_parked_fetches() -> None:
     waiters = PartitionWaiters()
     consumers, followers = [Fetch(waiters) for _ in range(2)], [Fetch(waiters, from_follower=True) for _ in range(2)]
     waiters.answer_followers()
@@ -102,7 +102,7 @@ def test_delete_records_requests_complete_when_the_low_watermark_reaches_their_o
     run(scenario())
 
 
-def test_failed_partition_ends_waiting_produces_and_deletions_with_their_own_errors_and_keeps_parked_fetches() -> None:
+def test_failed_partition_fails_waiting_produce_and_delete_records_requests_but_not_parked_fetches() -> None:
     async def scenario() -> None:
         waiters = PartitionWaiters()
         fetch = Fetch(waiters)

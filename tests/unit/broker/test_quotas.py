@@ -45,25 +45,25 @@ def test_burst_as_large_as_the_quota_of_a_window_passes_and_the_next_byte_is_thr
     assert rate.record(100, START) == 1000
 
 
-def test_the_throttle_time_is_the_relative_excess_times_the_time_in_the_window() -> None:
+def test_throttle_time_is_the_excess_rate_divided_by_the_quota_times_the_elapsed_time_of_the_window() -> None:
     rate = Rate(500, Window(11, 1000))
     assert not any(rate.record(400, START + second * 1000) for second in range(10))
     assert rate.record(2300, START + 10_500) == 2100
 
 
-def test_a_steady_rate_below_the_limit_is_never_throttled() -> None:
+def test_client_with_a_steady_rate_below_its_quota_is_never_throttled() -> None:
     rate = Rate(100, Window(11, 1000))
     assert not any(rate.record(90, START + second * 1000) for second in range(60))
 
 
-def test_a_steady_rate_of_twice_the_limit_is_throttled_within_a_window() -> None:
+def test_client_with_twice_the_rate_of_its_quota_is_throttled_within_one_window() -> None:
     rate = Rate(100, Window(11, 1000))
     waits = [rate.record(200, START + second * 1000) for second in range(12)]
     assert waits[0] == 0
     assert waits[-1] > 0
 
 
-def test_old_samples_no_longer_count_towards_the_rate() -> None:
+def test_samples_older_than_the_quota_window_do_not_count_towards_the_rate() -> None:
     rate = Rate(100, Window(11, 1000))
     rate.record(5000, START)
     assert not rate.idle(START + 10_999)
@@ -71,20 +71,20 @@ def test_old_samples_no_longer_count_towards_the_rate() -> None:
     assert rate.record(1000, START + 11_000) == 0
 
 
-def test_a_clock_that_jumps_back_does_not_lock_a_client_out() -> None:
+def test_client_is_not_throttled_because_the_clock_jumped_back() -> None:
     rate = Rate(100, Window(11, 1000))
     rate.record(5000, START)
     assert rate.record(10, START - 3_600_000) == 0
 
 
-def test_a_parked_request_counts_in_the_current_sample() -> None:
+def test_parked_request_with_an_earlier_start_time_counts_in_the_current_quota_sample() -> None:
     rate = Rate(100, Window(11, 1000))
     rate.record(900, START + 5000)
     assert rate.record(200, START) == 1000
     assert not rate.idle(START)
 
 
-def test_a_token_bucket_does_not_change_while_the_clock_goes_back() -> None:
+def test_token_bucket_of_a_quota_keeps_its_tokens_when_the_clock_goes_back() -> None:
     bucket = TokenBucket(1, Window(11, 1000))
     bucket.take(11, START)
     assert bucket.take(1, START - 1000) == 1000
@@ -99,7 +99,7 @@ def test_forget_subtracts_a_recorded_amount_from_the_quota_rate() -> None:
     assert rate.excess_ms(START) == 0
 
 
-def test_a_rate_over_a_window_of_one_sample_is_throttled_until_the_window_ends() -> None:
+def test_quota_with_a_window_of_one_sample_throttles_until_the_window_ends() -> None:
     rate = Rate(100, Window(1, 1000))
     assert rate.record(100, START) == 0
     assert rate.record(100, START + 999) > 0
@@ -210,7 +210,7 @@ def test_fetch_larger_than_a_whole_quota_window_is_not_throttled_if_it_is_the_fi
     assert enforced.record_fetch(request(now_ms=START + 1), 1) > 0
 
 
-def test_the_throttle_time_for_the_request_quota_is_at_most_one_sample() -> None:
+def test_throttle_time_for_the_request_quota_is_at_most_as_long_as_one_quota_sample() -> None:
     enforced = quotas({((USER, "u"),): {"request_percentage": 10.0}})
     assert enforced.record_request(request(), 900_000_000) == 0
     assert enforced.record_request(request(), 200_000_000) == 1000

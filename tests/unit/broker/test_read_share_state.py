@@ -22,9 +22,9 @@ from penstock.share.states import RecordState, StateBatch
 
 
 def answer(runs: int, partitions: int, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, list[Any]]:
-    """Reads the same share partition several times in one request. Its state has `runs` runs.
+    """Reads the same share partition several times in one request. Its state has `runs` state batches.
 
-    Returns True if the response was encoded in a thread, and the results.
+    The first result is True if the response was encoded in a thread. The second result has the states.
     """
     batches = tuple(StateBatch(each, each, RecordState.AVAILABLE, each % 2) for each in range(runs))
     monkeypatch.setattr(state_requests, "read", lambda shard, turn, key, leader_epoch: Read(1, 0, batches))
@@ -62,7 +62,7 @@ def test_read_share_group_state_returns_no_further_states_once_its_response_is_f
     assert results[1].state_batches[7] == wire.StateBatch(first_offset=7, last_offset=7, delivery_count=1)
 
 
-def test_small_states_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_share_states_are_read_without_encoding_the_response_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     aside, results = answer(10, 100, monkeypatch)
     assert not aside
     assert {(each.error_code, len(each.state_batches)) for each in results} == {(0, 10)}

@@ -106,7 +106,7 @@ def test_partition_that_fails_to_follow_its_leader_does_not_stop_other_partition
     run(scenario())
 
 
-def test_follower_without_a_fetch_session_names_partitions_that_returned_records_last() -> None:
+def test_follower_without_a_fetch_session_lists_partitions_that_returned_records_after_all_others() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         orders: list[list[int]] = []
@@ -386,7 +386,7 @@ def test_lowering_min_insync_replicas_commits_waiting_records_at_once() -> None:
     run(scenario())
 
 
-def test_shrunk_isr_commits_no_records_before_the_leader_has_the_image_with_the_current_min_isr() -> None:
+def test_leader_commits_no_records_with_a_shrunk_isr_until_it_knows_the_current_min_insync_replicas() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2), min_insync_replicas="1")

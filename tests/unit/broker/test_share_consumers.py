@@ -228,7 +228,7 @@ async def reset(client: AsyncClient, topic: str) -> ErrorCode:
     return await alter(client, topic, 0)
 
 
-def test_altering_share_offsets_of_a_partition_twice_or_to_a_negative_offset_is_refused(
+def test_alter_share_group_offsets_with_a_repeated_partition_or_a_negative_offset_is_refused(
     node: Broker, topic: str
 ) -> None:
     async def scenario() -> None:

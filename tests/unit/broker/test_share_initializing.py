@@ -23,7 +23,7 @@ Reports = list[list[int]]
 
 
 class Persister:
-    """Replaces the share coordinators: partition 0 is refused, the others are answered after `answers` is set."""
+    """Replaces the share coordinators: refuses partition 0, accepts other partitions, and waits for `answers` first."""
 
     def __init__(self) -> None:
         self.answers = asyncio.Event()
@@ -64,7 +64,7 @@ async def ended(tasks: list[asyncio.Task[None]]) -> None:
         await asyncio.sleep(0)
 
 
-def test_partitions_whose_states_are_created_together_are_reported_together_and_refused_ones_are_not(
+def test_share_partitions_whose_states_are_created_together_are_reported_together(
     reports: Reports,
 ) -> None:
     async def scenario() -> None:

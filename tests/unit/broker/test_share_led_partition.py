@@ -161,8 +161,10 @@ def test_start_offset_of_a_share_partition_is_stored_before_the_first_delivery()
     [(Reset("earliest"), 2), (Reset("latest"), 9), (Reset("by_duration", 400), 6), (Reset("by_duration", 1), 9)],
     ids=["earliest", "latest", "by-duration", "nothing-so-new"],
 )
-def test_group_without_a_stored_start_offset_begins_where_its_reset_strategy_says(reset: Reset, start: int) -> None:
-    """Chooses a start offset at 1,000 ms. The log has one record for every 100 ms: record 6 is of 600 ms."""
+def test_share_group_without_a_stored_start_offset_begins_according_to_share_auto_offset_reset(
+    reset: Reset, start: int
+) -> None:
+    """The clock is at 1,000 ms. The log has one record for every 100 ms: record 6 has timestamp 600."""
 
     async def offset_for_timestamp(timestamp: int) -> Any:
         offset = -(-timestamp // 100)

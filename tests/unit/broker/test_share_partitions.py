@@ -1,4 +1,4 @@
-"""Tests the share partitions of a node together: what the end of a share session changes."""
+"""Tests the share partitions of a node together: which records the end of a session releases."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOPIC = bytes(16)
 SLOTS = [(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)]
 
 
-def test_closed_connection_releases_the_records_of_its_member_in_all_partitions_and_no_others(
+def test_closed_connection_releases_the_records_of_its_member_in_all_partitions_but_of_no_other_member(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = SETTINGS._replace(limits=ShareLimits())

@@ -46,7 +46,7 @@ def joining(topology: wire.Topology, **fields: Any) -> wire.StreamsGroupHeartbea
 
 
 async def until(clients: Clients, principal: str, topology: wire.Topology, wanted: str) -> Any:
-    """Lets the member join again and again until its status details contain the text; "" waits for no status."""
+    """Lets the member rejoin until its status details contain the text, or, for an empty text, are empty."""
     await clients.ask(ADMIN, FindCoordinatorRequest(coordinator_keys=["g"]))
     async with asyncio.timeout(60):
         while True:

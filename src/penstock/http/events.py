@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.client.event_records import EventRow, event_rows
+from penstock.client.event_records import EventRow, EventRows, event_rows
 from penstock.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -17,11 +17,13 @@ logger = logging.getLogger(__name__)
 
 #: Events in one answer.
 EVENTS_MAX = 500
+#: Events that a node knows, the newest ones: some hundreds of each node, unless other clients write events.
+KNOWN_MAX = 10_000
 READ_S = 2.0
 
 
-async def known_events(broker: Broker) -> list[EventRow]:
-    """Returns all known events, newest first. If the event topic can't be read, returns only this node's events."""
+async def known_events(broker: Broker) -> EventRows:
+    """Returns the last known events, newest first; only this node's events if the event topic can't be read."""
     values: list[bytes | None] = []
     if broker.event_topic is not None:
         try:
@@ -33,6 +35,7 @@ async def known_events(broker: Broker) -> list[EventRow]:
     return await asyncio.to_thread(_merged, values, own)
 
 
-def _merged(values: Sequence[bytes | None], own: Sequence[EventRow]) -> list[EventRow]:
-    found = {(row["at_ms"], row["node"], row["kind"], row["text"]): row for row in (*event_rows(values), *own)}
-    return [found[key] for key in sorted(found, reverse=True)]
+def _merged(values: Sequence[bytes | None], own: Sequence[EventRow]) -> EventRows:
+    kept = event_rows(values)
+    found = {(row["at_ms"], row["node"], row["kind"], row["text"]): row for row in (*kept.rows, *own)}
+    return EventRows([found[key] for key in sorted(found, reverse=True)[:KNOWN_MAX]], kept.left_out)

@@ -34,7 +34,7 @@ from penstock.http.view import Cached, View, cached_s
 if TYPE_CHECKING:
     from penstock.client.client import AsyncClient
     from penstock.client.cluster_facts import Facts
-    from penstock.client.event_records import EventRow
+    from penstock.client.event_records import EventRows
     from penstock.http.pipelines import Pipeline
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class Site:
         # One thread for long work and file reads: however many clients ask, one thread competes with the broker's loop.
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="penstock-http")
         self._pipelines: Cached[list[Pipeline]] = Cached(self._read_pipelines)
-        self._events: Cached[list[EventRow]] = Cached(lambda: known_events(view.broker))
+        self._events: Cached[EventRows] = Cached(lambda: known_events(view.broker))
         broker = view.broker
         self._metrics = MetricsPage(view, self._pipelines.get)
         self._state: Cached[_ClusterState] = Cached(

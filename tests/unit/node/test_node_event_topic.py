@@ -6,6 +6,7 @@ import json
 import time
 import urllib.error
 import urllib.request
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,10 @@ from penstock.cli.exit import Exit
 from penstock.cli.main import main
 from penstock.client.event_records import event_rows
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from penstock.protocol.vocabulary import EVENT_TOPIC, ConfigOperation, ResourceType
+from penstock.records.build import build_batch
+from penstock.records.compression import Codec
 from penstock.testing import Broker, Cluster
 from waiting import until
 
@@ -89,7 +93,7 @@ def test_events_are_read_and_written_after_the_oldest_events_were_deleted() -> N
         for number in cluster.nodes:
             topic = cluster.node(number).broker.event_topic
             assert topic is not None
-            assert event_rows(cluster.run(number, topic.read()))
+            assert event_rows(cluster.run(number, topic.read())).rows
         cluster.restart(2)
 
         async def emit() -> None:
@@ -128,6 +132,17 @@ def test_the_command_line_says_why_a_single_broker_keeps_no_events(capsys: pytes
     assert "it has one broker" in capsys.readouterr().err
 
 
+def event(**changed: object) -> bytes:
+    return json.dumps({"at_ms": 1, "node": 2, "kind": "k", "text": "t", "fields": {}} | changed).encode()
+
+
+def nested(levels: int) -> object:
+    value: object = 1
+    for level in range(levels):
+        value = [value] if level % 2 else {"a": value}
+    return value
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -137,10 +152,75 @@ def test_the_command_line_says_why_a_single_broker_keeps_no_events(capsys: pytes
         b"[1]",
         b"{}",
         b"[" * 100_000,
-        b'{"at_ms":"1","node":1,"kind":"k","text":"t","fields":{}}',
         b"\xff",
+        event(at_ms="1"),
+        event(at_ms=True),
+        event(node=-1),
+        event(node=10**400),
+        event(fields={"lag": float("nan")}),
+        event(fields={"lag": [float("-inf")]}),
+        event(fields={"lag": 1}).replace(b": 1}", b": 1e999}"),
+        event(text="half a character: \ud800"),
+        event(fields={"\udfff": 1}),
+        event(more=[float("inf")]),
+        event(fields={"deep": nested(4)}),
+        event(fields={"deep": nested(900)}),
+        event(fields={"many": list(range(1000))}),
+        event(text="x" * 70_000),
     ],
 )
-def test_list_of_events_omits_records_of_the_event_topic_that_are_not_events(value: bytes) -> None:
-    good = b'{"at_ms":1,"node":2,"kind":"k","text":"t","fields":{},"more":3}'
-    assert event_rows([value, None, good]) == [{"at_ms": 1, "node": 2, "kind": "k", "text": "t", "fields": {}}]
+def test_list_of_events_omits_and_counts_records_of_the_event_topic_that_are_not_events(value: bytes) -> None:
+    good = event(fields={"isr": [1, 2], "deep": nested(3)}, more=3)
+    (row,), left_out = event_rows([value, None, good])
+    assert row == {"at_ms": 1, "node": 2, "kind": "k", "text": "t", "fields": {"isr": [1, 2], "deep": nested(3)}}
+    assert left_out == 1
+
+
+def test_time_line_survives_records_that_a_lying_broker_wrote_to_the_event_topic(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Cluster(nodes=2, config={**ENABLED, "penstock.http.listener": "127.0.0.1:0"}) as cluster:
+        cluster.create_topic("orders")
+        kept(cluster, "topic.changed", topics=["orders"])
+        forged = [
+            build_batch([(1, b"a", event(fields={"lag": float("nan")}), ())]),
+            build_batch([(1, b"b", event(fields={"deep": nested(900)}), ())], compression=Codec.ZSTD),
+            build_batch([(1, b"c", bytes(100_000), (("", None),) * 200_000)], compression=Codec.GZIP),
+            build_batch([(1, b"d", bytes(10**7), ())], compression=Codec.LZ4),
+            build_batch([(1, b"%d" % number, b"{}", ()) for number in range(150)]),
+        ]
+        for batch in forged:
+            write_as_broker(cluster, batch)
+        cluster.create_topic("later")
+
+        def is_complete(number: int) -> bool:
+            with urllib.request.urlopen(f"{cluster.node(number).http.url}v1/events", timeout=LIMIT_S) as answer:
+                found = json.loads(answer.read(), parse_constant=refuse_constant)
+            texts = {row["text"] for row in found["events"]}
+            return found["left_out"] == len(forged) and {"topic created: orders", "topic created: later"} <= texts
+
+        for number in cluster.nodes:
+            until(partial(is_complete, number))
+
+        def printed() -> str:
+            assert main(["events", "--bootstrap", cluster.bootstrap, "--kind", "topic"]) == 0
+            return capsys.readouterr().out
+
+        until(lambda: "topic created: later" in printed())
+
+
+def write_as_broker(cluster: Cluster, batch: bytes) -> None:
+    """Appends a batch to the event topic as a node does; clients may not write to the topic."""
+    node = cluster.node(1).broker
+    assert node.event_topic is not None
+    topic = node.metadata.image.topics[EVENT_TOPIC]
+    data = TopicProduceData(
+        name=EVENT_TOPIC, topic_id=topic.topic_id, partition_data=[PartitionProduceData(index=0, records=batch)]
+    )
+    request = ProduceRequest(acks=-1, timeout_ms=9000, topic_data=[data])
+    answer = cluster.run(1, node.event_topic._peers.ask(topic.partitions[0].leader, request, lane="lies"))
+    assert answer.responses[0].partition_responses[0].error_code == 0
+
+
+def refuse_constant(name: str) -> None:
+    raise AssertionError(f"{name} is not JSON")

@@ -8,6 +8,7 @@ them.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
@@ -26,13 +27,14 @@ from penstock.protocol.messages.api_02_list_offsets import (
 from penstock.protocol.vocabulary import CONSUMER_REPLICA, EARLIEST, EVENT_TOPIC, NO_LEADER
 from penstock.records.batches import split_batches
 from penstock.records.build import build_batch
-from penstock.records.record import read_records
+from penstock.records.excerpts import Wanted, excerpt_steps
 
 if TYPE_CHECKING:
     from penstock.broker.controlplane.metadata_log import MetadataLog
     from penstock.broker.events.history import Entry, EventHistory
     from penstock.metadata.image import TopicImage
     from penstock.protocol.schema import Message
+    from penstock.records.excerpts import Excerpt
     from penstock.records.header import BatchHeader
 
 logger = logging.getLogger(__name__)
@@ -46,6 +48,11 @@ LANE, READ_LANE = "events", "read events"
 MAX_READ_BYTES = 4 * 1024 * 1024
 #: Bytes of a batch after decompression: 100 events, each far below 10 KiB.
 MAX_BATCH_BYTES = 1024 * 1024
+MAX_RECORD_BYTES = 64 * 1024
+#: Bytes that the event loop reads in one step, and what each batch and each record count for besides their contents.
+PAUSE_BYTES = 256 * 1024
+MIN_BYTES = 256
+NO_EVENT = b""
 ALL_IN_SYNC = -1
 
 
@@ -111,7 +118,8 @@ class EventTopic:
     async def read(self) -> list[bytes | None]:
         """Returns the values of all records in the topic, in offset order; an empty list if the topic does not exist.
 
-        Reads at most MAX_READ_BYTES: the topic is larger only if other clients write to it. Raises KafkaError.
+        Reads at most MAX_READ_BYTES: the topic is larger only if other clients write to it. An empty value replaces
+        records that no node has written, because they are too long or can't be decoded. Raises KafkaError.
         """
         topic = self._metadata.image.topics.get(EVENT_TOPIC)
         return [] if topic is None else [value for _, value in await self._read(topic, READ_LANE)]
@@ -132,10 +140,18 @@ class EventTopic:
             batches = split_batches(part.records or b"", allow_partial=True)
             if not batches:
                 break
+            unread = PAUSE_BYTES
             for header, batch in batches:
-                found += _records(header, batch)
-                offset = header.base_offset + header.last_offset_delta + 1
-                room -= len(batch)
+                records, size = _records(header, batch)
+                found += records
+                offset = max(offset + 1, header.next_offset)
+                room -= size
+                unread -= size + MIN_BYTES * (1 + len(records))
+                if unread <= 0:  # a client can write many batches, or batches that unpack to much
+                    await asyncio.sleep(0)
+                    unread = PAUSE_BYTES
+                if room <= 0:
+                    break
         return found
 
     async def _fetch(self, topic: TopicImage, offset: int, max_bytes: int, lane: str) -> PartitionData:
@@ -190,17 +206,21 @@ class EventTopic:
             raise KafkaError(ErrorCode(part.error_code), part.error_message)
 
 
-def _records(header: BatchHeader, batch: memoryview) -> list[tuple[bytes | None, bytes | None]]:
-    """Returns the keys and values of a batch's records.
+def _records(header: BatchHeader, batch: memoryview) -> tuple[list[tuple[bytes | None, bytes | None]], int]:
+    """Returns the keys and values of a batch's records, and the number of bytes that were read.
 
-    Returns an empty list if the batch is damaged, or larger than the batches that nodes write.
+    Returns NO_EVENT if the batch can't be decoded, or is larger than the batches that nodes write.
     """
     if header.records_count > BATCH:
-        return []
+        return [(None, NO_EVENT)], len(batch)
+    found: list[Excerpt] = []
     try:
-        return [(record.key, record.value) for record in read_records(batch, MAX_BATCH_BYTES)]
+        for matches, _ in excerpt_steps(batch, Wanted(record_bytes=MAX_RECORD_BYTES, headers=0), MAX_BATCH_BYTES):
+            found += matches
     except KafkaError:
-        return []
+        return [(None, NO_EVENT)], MAX_BATCH_BYTES
+    size = max(len(batch), sum(each.size for each in found))
+    return [(each.key, NO_EVENT if each.left_out else each.value) for each in found], size
 
 
 def last_slot(node_id: int, keys: Iterable[bytes | None]) -> int:

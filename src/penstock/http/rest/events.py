@@ -20,8 +20,10 @@ LOOK_EVERY_S = 1.0
 
 
 async def list_events(service: Service, call: Call) -> Any:
-    found = _matching(await service.events(), call)
-    return {"total": len(found), "events": found[: call.query.get("limit", EVENTS_MAX)]}
+    known = await service.events()
+    found = _matching(known.rows, call)
+    shown = found[: call.query.get("limit", EVENTS_MAX)]
+    return {"total": len(found), "events": shown, "left_out": known.left_out}
 
 
 async def stream_events(service: Service, call: Call) -> Any:
@@ -31,15 +33,19 @@ async def stream_events(service: Service, call: Call) -> Any:
 
 async def _events(service: Service, call: Call) -> Chunks:
     yield HEARTBEAT
-    known = _matching(await service.events(), call)
+    known = _matching((await service.events()).rows, call)
     for row in reversed(known[: call.query.get("last", 20)]):
         yield message("event", row)
     seen = set(map(_key, known))
-    silent_s = 0.0
+    silent_s, left_out = 0.0, 0
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         silent_s += LOOK_EVERY_S
-        found = _matching(await service.events(), call)
+        rows, now_left_out = await service.events()
+        if now_left_out != left_out:
+            left_out = now_left_out
+            yield message("left_out", {"records": left_out})
+        found = _matching(rows, call)
         for row in reversed(found):
             if _key(row) not in seen:
                 yield message("event", row)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.broker.broker import Broker
     from penstock.client.client import AsyncClient
     from penstock.client.cluster_facts import Facts
-    from penstock.client.event_records import EventRow
+    from penstock.client.event_records import EventRows
     from penstock.http.history import History
     from penstock.http.operations import Operation, Operations, Work
     from penstock.http.overview import Overview
@@ -46,7 +46,7 @@ class Service:
     client: Callable[[], Awaitable[AsyncClient]]
     """Returns a client whose requests are checked with the caller's ACLs."""
     state: Callable[[], Awaitable[tuple[Facts, Overview]]]
-    events: Callable[[], Awaitable[list[EventRow]]]
+    events: Callable[[], Awaitable[EventRows]]
     pipelines: Callable[[], Awaitable[list[Pipeline]]]
     operations: Operations
     streams: Streams

@@ -3,7 +3,7 @@
 import { follow, path, query } from "../api.js";
 import { info } from "../dialog.js";
 import { fill, h, soon } from "../dom.js";
-import { time } from "../format.js";
+import { number, time } from "../format.js";
 import { Table } from "../table.js";
 
 const SHOWN = 500;
@@ -11,6 +11,7 @@ const SHOWN = 500;
 export async function show(view) {
   const search = h("input", { type: "search", class: "search", placeholder: "search in text and kind", "aria-label": "search events" });
   const state = h("span", { class: "calm" }, "connecting…");
+  const left = h("span", { class: "calm" });
   let rows = [];
   const table = new Table(
     [
@@ -27,7 +28,7 @@ export async function show(view) {
   };
   const later = soon(draw);
   search.addEventListener("input", draw);
-  view.root.append(h("h1", {}, "Events"), h("div", { class: "bar" }, search, state), table.element);
+  view.root.append(h("h1", {}, "Events"), h("div", { class: "bar" }, search, state, left), table.element);
   const stop = follow(
     path("events", "stream") + query({ last: SHOWN }),
     {
@@ -35,6 +36,7 @@ export async function show(view) {
         rows = [row, ...rows].slice(0, 2 * SHOWN);
         later();
       },
+      left_out: ({ records }) => fill(left, `${number(records)} records of the topic of events are no events, and are left out`),
     },
     (open) => {
       if (open) rows = []; // a new stream sends the newest events again

@@ -7,6 +7,7 @@ import pytest
 from penstock.metadata.apply import apply
 from penstock.metadata.configs.definition import ConfigError
 from penstock.metadata.configs.settings import Settings
+from penstock.metadata.controller import configs
 from penstock.metadata.controller.configs import (
     alter_configs,
     incremental_alter_configs,
@@ -403,6 +404,21 @@ def test_number_of_records_of_one_config_request_is_bounded(count: int, code: st
     assert len(decision.records) == (count if code == "NONE" else 0)
     codes = [ErrorCode(each.error_code).name for each in decision.reply.responses]
     assert codes == [code, "INVALID_REQUEST"]
+
+
+def test_number_of_records_of_one_alter_configs_request_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configs, "MAX_RECORDS_PER_REQUEST", 1)
+    assert replace(image_with(), BROKER, "", ("plugin.a", "x"))[0] == "NONE"
+    code, _, image = replace(image_with(), BROKER, "", ("plugin.a", "x"), ("plugin.b", "x"))
+    assert (code, image.configs) == ("POLICY_VIOLATION", {})
+
+
+def test_append_and_subtract_take_every_item_of_a_list() -> None:
+    _, _, image = change(image_with(), TOPIC, "t", ("cleanup.policy", SET, "delete"))
+    _, _, image = change(image, TOPIC, "t", ("cleanup.policy", SUBTRACT, "compact,delete"))
+    assert image.configs[TOPIC, "t"]["cleanup.policy"] == ""
+    _, _, image = change(image, TOPIC, "t", ("cleanup.policy", APPEND, "delete,compact"))
+    assert image.configs[TOPIC, "t"]["cleanup.policy"] == "delete,compact"
 
 
 # --- configs of this broker that only this broker can check ----------------------------------------

@@ -3,6 +3,7 @@
 import pytest
 
 from penstock.metadata.apply import apply
+from penstock.metadata.controller import quotas
 from penstock.metadata.controller.quotas import alter_client_quotas, describe_client_quotas
 from penstock.metadata.image import MetadataImage, QuotaEntity
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -209,6 +210,11 @@ def test_describe_client_quotas_filters_by_entity(filters: Filter, strict: bool,
             "The filter contains user twice: give each type once.",
         ),
         (
+            [(USER, SPECIFIED, None), (USER, SPECIFIED, None)],
+            ErrorCode.INVALID_REQUEST,
+            "The filter contains user twice: give each type once.",
+        ),
+        (
             [(USER, SPECIFIED, None), (IP, SPECIFIED, None)],
             ErrorCode.INVALID_REQUEST,
             "A quota can't have an ip together with a user or client-id: filter by one or the other.",
@@ -225,3 +231,19 @@ def test_quota_that_is_an_int_reaches_up_to_the_largest_int() -> None:
     for rate, code in ((2.0**31 - 1, "NONE"), (2.0**31, "INVALID_REQUEST")):
         [(name, _)], _ = change(MetadataImage(), ([(IP, "1.2.3.4")], [("connection_creation_rate", rate)]))
         assert name == code
+
+
+def test_every_part_of_a_quota_entity_is_checked() -> None:
+    entities: list[Named] = [[(CLIENT, "c"), ("planet", "mars")], [(CLIENT, "c"), (USER, "")]]
+    for entity in entities:
+        [(name, _)], _ = change(MetadataImage(), (entity, [(PRODUCE, 1.0)]))
+        assert name == "INVALID_REQUEST"
+
+
+def test_number_of_quotas_that_one_request_changes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quotas, "MAX_RECORDS_PER_REQUEST", 2)
+    entries: list[tuple[Named, Ops]] = [([(USER, name)], [(PRODUCE, 1.0)]) for name in "abc"]
+    assert [name for name, _ in change(MetadataImage(), *entries[:2])[0]] == ["NONE", "NONE"]
+    with pytest.raises(KafkaError) as refused:
+        change(MetadataImage(), *entries)
+    assert refused.value.code is ErrorCode.POLICY_VIOLATION

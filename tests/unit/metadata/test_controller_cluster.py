@@ -419,3 +419,19 @@ def test_reassignments_of_all_topics_are_listed() -> None:
     image = replace(image_of(), topics=topics)
     listed = list_reassignments(image, ListPartitionReassignmentsRequest(topics=None)).topics
     assert [one.name for one in listed] == ["t", "u"]
+
+
+@pytest.mark.parametrize("unclean", ["true", "false"])
+def test_move_whose_new_replica_alone_is_in_sync_is_cancelled_only_if_losses_are_allowed(unclean: str) -> None:
+    moving = partition("321", "3", adding_replicas=(3,), removing_replicas=(1,))
+    image = image_of(moving, configs={(2, "t"): {"unclean.leader.election.enable": unclean}})
+    decision, result = move(image, None)
+    allowed = unclean == "true"
+    assert result.error_code == (ErrorCode.NONE if allowed else ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+    after = apply(image, decision.records).topics["t"].partitions[0]
+    assert after.replicas == ((2, 1) if allowed else (3, 2, 1))
+    assert after.isr == ((2,) if allowed else (3,))
+
+
+def test_broker_may_register_without_features_before_the_cluster_has_any() -> None:
+    assert register_broker(EMPTY_IMAGE, Registration(1, bytes(16), ENDPOINTS, [ID], features={})).records

@@ -1,8 +1,8 @@
-"""Checks commits against the epochs in which a member got its partitions (KIP-1251).
+"""Checks the epoch of a commit against the epochs in which the member got its partitions (KIP-1251).
 
-A commit with an older epoch than the member's is accepted if the member has held the partitions since that epoch: no
-other member can have committed them in the meantime. As in Kafka, the whole commit is refused if it contains a
-partition that the member has not held since that epoch.
+A commit may have an older epoch than its member. Such a commit is accepted if the member has held the partitions since
+the epoch of the commit: no other member can have committed offsets of these partitions since then. As in Kafka, the
+whole commit is refused if the member has not held one of the partitions since that epoch.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ def check_epoch(
     held: Held,
     code: ErrorCode,
 ) -> None:
-    """Raises a KafkaError with `code` if `epoch`, the request's member epoch, does not allow this commit.
+    """Raises a KafkaError with `code` if the commit's member epoch (`epoch`) does not allow the commit.
 
-    `current` is the member's epoch. Offsets with too long metadata are not checked here: each gets its own error later.
+    `current` is the member's present epoch. Skips offsets whose metadata is too long: each of them gets its own error
+    later.
     """
     if epoch == current:
         return

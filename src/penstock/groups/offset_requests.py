@@ -153,7 +153,7 @@ def fetch(shard: GroupShard, request: OffsetFetchRequestGroup, require_stable: b
 
 
 def topics_of(shard: GroupShard, request: OffsetFetchRequestGroup) -> list[OffsetFetchRequestTopics]:
-    """Returns the topics and partitions with committed offsets, which a request for all topics asks for."""
+    """Returns the topics and partitions with committed offsets of the group, for a request that asks for all topics."""
     _check_fetch(shard, request)
     return shard.offsets.all_topics(request.group_id, shard.topic_id)
 

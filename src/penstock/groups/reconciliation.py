@@ -159,5 +159,6 @@ def _within(owned: Wanted[K] | None, assigned: Held[K]) -> bool:
 
 
 def indexes_of(assigned: Held[K]) -> dict[K, frozenset[int]]:
-    """Returns the partition indexes of each topic or task group, without their epochs. Leaves out empty ones."""
+    """Returns the partition indexes of each topic or subtopology, without the epochs. Leaves out keys without
+    partitions."""
     return {key: frozenset(partitions) for key, partitions in assigned.items() if partitions}

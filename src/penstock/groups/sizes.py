@@ -1,4 +1,5 @@
-"""Estimates the memory of groups and members: Python's own sizes for data from clients, constants for other data."""
+"""Estimates the memory of groups and members. Measures data from clients with `getsizeof`, and counts constants for all
+other data."""
 
 from __future__ import annotations
 

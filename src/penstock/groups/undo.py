@@ -48,8 +48,8 @@ def add_group(groups: dict[str, G], turn: Turn, group: G) -> None:
 
 
 def keep_soft_state(turn: Turn, group: StreamsGroup, member_id: str) -> None:
-    """Saves the group's soft state. If the records of the member's heartbeat are refused, the saved state is
-    restored."""
+    """Saves the group's state that is not in the log. If the records of the member's heartbeat are refused, the saved
+    state is restored."""
     kept = group.configured, group.metadata_changed, group.shutdown_by, group.endpoint_epoch
     computing = group.computing
 

@@ -38,7 +38,7 @@ def advance(
 ) -> Target:
     """Writes the member, increments the group epoch after a change, and computes a new target assignment if one is due.
 
-    Returns the member's target assignment. For the meaning of `sees`, see `refresh_regexes`.
+    Returns the member's target assignment. `sees` limits the topics that patterns can match: see `refresh_regexes`.
     """
     member_id = updated.member_id
     if updated != member or member_id not in group.members:

@@ -1,8 +1,8 @@
 """Assigns partitions to members on the broker: the `uniform` and the `range` assignor.
 
 `uniform` gives all members the same number of partitions, plus or minus one, and moves as few partitions as possible.
-In a tie it prefers a member in the rack of a replica. `range` gives each member consecutive partitions of every topic,
-so that equal keys of topics with equal partition counts go to the same member.
+In a tie it prefers a member in the rack of a replica. `range` gives each member consecutive partitions of every topic.
+So if all members subscribe to two topics with equal partition counts, a member gets the same partitions of both topics.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Resolves a group's subscription: topic names, patterns, and a hash of the topics that detects changes."""
+"""Finds the topics that a group subscribes to, by name or by pattern. A hash of these topics shows whether they
+changed."""
 
 from __future__ import annotations
 
@@ -39,12 +40,12 @@ def refresh_regexes(
 ) -> dict[str, ResolvedRegex]:
     """Returns the group's patterns with the topics that they match now. Writes records for changed and unused patterns.
 
-    As in Kafka, the heartbeat of a member resolves the patterns, and they match only topics that this member may
-    describe (`sees`). Without a heartbeat `sees` is None (a timer fires, or a classic member joins or leaves): then
-    patterns keep the topics found before.
+    As in Kafka, the patterns are matched when a member sends a heartbeat. They match only topics that this member may
+    describe: `sees` returns True for such topics. A timer, or a classic member that joins or leaves, passes None as
+    `sees`. Then known patterns keep the topics found before.
 
-    Matching of a new pattern may take MAX_STEPS steps; if it needs more, the member's request is refused. Matching of
-    all known patterns together may take MAX_STEPS steps; a pattern that does not finish keeps the topics found before.
+    If a new pattern needs more than MAX_STEPS steps, the member's request is refused. All known patterns together may
+    take MAX_STEPS steps. A known pattern that does not finish keeps the topics found before.
     """
     used = {member.regex for member in members.values() if member.regex}
     if len(used) > MAX_PATTERNS and used - group.regexes.keys():

@@ -1,8 +1,8 @@
 """Implements the assignor `simple`: several members may share a partition.
 
-Each partition has at least one member, and each member has at least one partition of its topics. If members subscribe
-to the same topics, they get the same number of partitions, plus or minus one, and each partition gets the same number
-of members, plus or minus one. As far as this balance allows, members keep their partitions.
+Each partition has at least one member, and each member has at least one partition of its topics. If all members
+subscribe to the same topics, the assignment is even. Then the members' numbers of partitions differ by at most one, and
+so do the partitions' numbers of members. As far as this allows, members keep their partitions.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ def _give_out(
 
 
 def _fill(held: set[Slot], shared: dict[Slot, int], fewest: list[tuple[int, Slot]], quota: int) -> None:
-    """Gives a member more partitions, up to its quota: those that have the fewest members.
+    """Gives a member more partitions, up to its quota. Begins with the partitions that have the fewest members.
 
-    `fewest` is a heap of (number of members, partition). A number in it may be too low, because members with other
-    subscriptions have got the partition; it is corrected when it is the lowest.
+    `fewest` is a heap of (number of members, partition). A number in the heap may be too low, because more members have
+    got the partition since. It is corrected when it comes to the top of the heap.
     """
     passed = []
     while len(held) < quota and fewest:

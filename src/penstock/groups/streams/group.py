@@ -178,8 +178,8 @@ class StreamsGroup:
     def is_held(self, process_id: str, key: TaskKey, partition: int) -> bool:
         """Returns True if no member of the process can get the task yet.
 
-        This is the case if the process already has the task in any role. An active task must wait, too, while any
-        member of the group has the task as an active task.
+        The process must wait while one of its members has the task in any role. For an active task, it must also wait
+        while any member of the group has the task as an active task.
         """
         for role in Role:
             holders = self.holders.get((TaskKey(role, key.subtopology), partition), ())

@@ -206,8 +206,8 @@ def _invalid(reason: str) -> KafkaError:
 def _repartition_counts(topology: Topology, subtopologies: list[Subtopology], existing: Count) -> dict[str, int]:
     """Returns the partition count of each repartition topic.
 
-    Follows the topology from its source topics: the subtopology that writes to a repartition topic determines its
-    count, which is the largest count of the topics that this subtopology reads.
+    Follows the topology from its source topics. A repartition topic gets its count from the subtopology that writes to
+    it: the largest partition count of the topics that this subtopology reads.
     """
     counts = {
         topic.name: topic.partitions

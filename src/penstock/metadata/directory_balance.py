@@ -49,9 +49,8 @@ def balance(
 ) -> list[DirectoryMove]:
     """Returns the moves that even out the bytes of the directories that take replicas.
 
-    Each move goes from the fullest directory to the emptiest, if possible. Of the fullest directory's replicas, it
-    moves the replica that makes the two directories most equal in bytes. `reserve` is the number of bytes that stay
-    free in every directory.
+    Each move goes from the fullest directory to the emptiest directory, if possible. It moves the replica after which
+    these two directories differ least in bytes. `reserve` is the number of bytes that stay free in every directory.
     """
     room = _Room([each for each in directories if each.takes_replicas], replicas, reserve)
     candidates: dict[str, list[tuple[int, TopicPartition]]] = {path: [] for path in room.held}

@@ -144,11 +144,11 @@ class _Board:
                         self.replace(partition, broker, home)
 
     def next_step(self, takers: Iterable[int]) -> tuple[TopicPartition, int, int] | None:
-        """Returns the next move: (partition, giving broker, taking broker); None if no move evens out the brokers.
+        """Returns the next move as (partition, giving broker, taking broker); None if no move evens out the brokers.
 
-        The taking broker is the broker of `takers` with the fewest replicas that can get one more replica. The giving
-        broker is the broker with the most replicas from which a replica can move to the taking broker. Of these
-        replicas, the replica with the lowest `_cost` moves.
+        Prefers as taking broker the broker of `takers` with the fewest replicas, and as giving broker the broker with
+        the most replicas. If no replica can move between these two, tries other brokers. Of the replicas that can move,
+        chooses the replica with the lowest `_cost`.
         """
         count = {broker: len(self.held[broker]) for broker in self.racks}
         givers = sorted(count, key=lambda broker: (-count[broker], broker))
@@ -177,12 +177,12 @@ class _Board:
     # --- leaders -------------------------------------------------------------------------------------------------
 
     def even_out_leaders(self, only: Collection[TopicPartition] | None) -> None:
-        """Moves leaderships from a broker to a broker with at least two leaderships fewer, until no such pair is left.
+        """Makes the number of leaderships per broker as even as the replicas allow.
 
-        If no leadership can move directly between two such brokers, leaderships move along a chain of other brokers.
-
-        When no such chain is left, the distribution is the best for these replicas (an optimal semi-matching). `only`
-        names the partitions whose leader may change; None means all partitions.
+        A leadership moves to a broker that has at least two leaderships fewer. If it can't move there directly, it
+        moves along a chain: each broker of the chain passes one leadership on to the next broker. When no such chain is
+        left, no other distribution is more even (an optimal semi-matching). `only` names the partitions whose leader
+        may change; None means all partitions.
         """
         leads: dict[int, set[TopicPartition]] = {broker: set() for broker in self.held}
         for partition, replicas in self.replicas.items():

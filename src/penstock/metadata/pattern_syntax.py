@@ -367,7 +367,8 @@ class _Parser:
         return node
 
     def flags(self) -> bool:
-        """Parses the flags of a group, such as `i-s:`. Returns True if the content of the group follows the flags."""
+        """Parses the flags of a group, such as `i-s:`. Returns True if they end with a colon, because then the content
+        of the group follows."""
         on = True
         while True:
             char = self.take()

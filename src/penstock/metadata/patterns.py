@@ -1,11 +1,11 @@
 """Matches texts with patterns in RE2's syntax, in time linear in the text and within a fixed number of steps.
 
-Clients choose the patterns and the texts (topic names, transactional ids, client ids), so Python's `re` cannot be used:
+Clients choose the patterns and the texts (topic names, transactional ids, client ids). So Python's `re` cannot be used:
 a hostile pattern would block the loop for minutes. A pattern becomes a nondeterministic automaton of bounded size. For
 each character of the text, the matcher computes the set of states that the automaton can be in. These sets are cached:
-they are the states of a deterministic automaton. To compute a set takes as many steps as the set has states, and with a
-pattern of seventy characters it may have thousands. Parsing and building take steps as well; `Work` counts all steps. A
-pattern matches a text as a whole.
+they are the states of a deterministic automaton. To compute a set takes one step for each of its states; a pattern of
+seventy characters may need sets of thousands of states. Parsing and building take steps too; `Work` counts all steps. A
+pattern must match the whole text.
 """
 
 from __future__ import annotations

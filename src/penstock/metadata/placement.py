@@ -1,9 +1,9 @@
-"""Places replicas of new partitions: in stripes over racks, and over the brokers of a rack.
+"""Places the replicas of new partitions: round-robin over the racks, and round-robin over the brokers of each rack.
 
 The first replica (the preferred leader) rotates over the racks, so that leaders spread evenly. The other replicas
 follow in the next racks, so that a partition survives the loss of a rack if possible. Fenced brokers get replicas only
-if there are too few unfenced brokers, and never the first replica. The caller's random numbers decide where the stripes
-start.
+if there are too few unfenced brokers, and never the first replica. The caller's random numbers decide with which rack
+and broker the round-robin begins.
 """
 
 from __future__ import annotations

@@ -154,9 +154,9 @@ def _valid(asked: create.AclCreation) -> AclImage:
     if asked.permission_type not in (Permission.DENY, Permission.ALLOW):
         raise _invalid(f"Invalid permission type {asked.permission_type}: an ACL is DENY (2) or ALLOW (3).")
     if not asked.resource_name:
-        raise _invalid("The resource name of an ACL must not be empty.")
+        raise _invalid("The resource name of an ACL must not be empty: give a name, or * for all.")
     if len(asked.resource_name) > _MAX_NAME or len(asked.principal) > _MAX_NAME or len(asked.host) > _MAX_NAME:
-        raise _invalid(f"A name in an ACL has more than {_MAX_NAME} characters.")
+        raise _invalid(f"A name in an ACL has more than {_MAX_NAME} characters: shorten it.")
     if asked.resource_type == AclResource.CLUSTER and asked.resource_name != CLUSTER_NAME:
         raise _invalid(f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}.")
     kind, _, name = asked.principal.partition(":")

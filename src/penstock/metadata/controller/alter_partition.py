@@ -128,9 +128,9 @@ def is_eligible(image: MetadataImage, broker_id: int, epoch: int) -> bool:
 def _next_epoch(topic_id: bytes, index: int) -> PartitionChangeRecord:
     """Returns a record that only increments the partition epoch. Used after a request that named an ineligible replica.
 
-    The leader may have sent the refused request twice, and the other copy may arrive when the replica is eligible
-    again. The new partition epoch makes the controller refuse this copy: the leader has the replica no longer in its
-    ISR. (Kafka does not increment the epoch, and would grant the copy.)
+    The leader may have sent the refused request twice. The second copy may arrive when the replica is eligible again,
+    but the leader no longer wants this replica in its ISR. The new partition epoch makes the controller refuse the
+    second copy. (Kafka does not increment the epoch, and would grant the copy.)
     """
     return PartitionChangeRecord(partition_id=index, topic_id=topic_id)
 

@@ -119,16 +119,16 @@ def register_broker(
 
 
 def epoch_to_name(image: MetadataImage, registration: Registration) -> int | None:
-    """Returns the broker epoch that is missing in the registration; None if the controller can accept the registration.
+    """Returns the broker epoch that the registration lacks; None if the controller can accept the registration.
 
-    A registration that would end the registered incarnation uncleanly must contain the epoch of that incarnation.
-    Otherwise a late request, from a process that has already ended, could do harm. For example, a later incarnation has
-    registered, has joined ISRs with records that are only in the page cache, and was then killed. The late request
-    would remove this later incarnation from the eligible leaders, although it has lost nothing.
+    A registration that replaces another incarnation must contain the epoch of that incarnation. Otherwise a late
+    request of an ended process could do harm. For example, a later incarnation has registered, has joined ISRs, and was
+    then killed. Its records are in the page cache, so they are not lost. Still, the late request would remove the
+    broker from the eligible leaders.
 
-    A late request can't contain that epoch, because its process ended before the epoch was assigned. A request that
-    contains the epoch comes from a later process. When that process started, the incarnation with the epoch had already
-    ended, because a directory has one process at a time. This holds on any connection and at any controller.
+    A late request can't contain this epoch, because its process ended before the epoch was assigned. So a request with
+    this epoch comes from a later process. That process started after the incarnation with this epoch had ended, because
+    only one process at a time can use a directory. This holds on any connection and at any controller.
     """
     known = image.brokers.get(registration.broker_id)
     if known is None or known.incarnation_id == registration.incarnation_id:

@@ -27,11 +27,11 @@ MIN_ISR = "min.insync.replicas"
 def clear_unsafe_eligible_leaders(
     image: MetadataImage, changes: Sequence[ConfigRecord], rules: Rules
 ) -> list[ClearElrRecord | PartitionChangeRecord]:
-    """Returns the records that clear unsafe eligible leaders. They are committed together with `changes`.
+    """Returns the records that clear unsafe eligible leaders. The caller commits them together with `changes`.
 
-    There is one record for each affected partition. If there would be too many records for one request, there is one
-    record for each changed resource instead. It clears the eligible leaders of all partitions of the resource, as in
-    Kafka.
+    Returns one record for each affected partition. If these are too many records for one request, returns one record
+    for each changed resource instead. Such a record clears the eligible leaders of all partitions of the resource, as
+    in Kafka.
     """
     if image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) < 1:
         return []

@@ -107,11 +107,11 @@ class Change:
         return broker.has_online(self.directories.get(broker_id, self.partition.directory(broker_id)))
 
     def heir(self) -> int | None:
-        """Returns the replica that takes the place of the last known leader after the loss of the leader's directory.
+        """Returns the replica that may be elected if the last known leader has lost its directory.
 
-        Returns None if the directory is not lost: the partition then waits for the last known leader. The broker of
-        this leader reports the loss: it assigns its replica to another directory, and its registration no longer has
-        the old directory.
+        Returns None if the directory is not lost: the partition then waits for the last known leader. A directory
+        counts as lost if the leader's broker assigns its replica to another directory, and the broker's registration no
+        longer has the old directory.
         """
         last_known, replicas = self.partition.last_known_elr, self.partition.replicas
         if len(last_known) != 1 or last_known[0] not in self.directories or last_known[0] not in replicas:

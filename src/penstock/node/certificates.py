@@ -51,14 +51,14 @@ class Certificates:
         """Uses the dynamic configs of `image`, which comes from this node's own metadata log, even if they are not
         committed.
 
-        A node that restarts learns from the quorum which configs are committed. But after a change of certificates by
-        dynamic configs, the quorum may refuse a connection with the certificates of the properties file.
+        Only the quorum can tell a restarted node which configs are committed. But if certificates were changed by
+        dynamic configs, the quorum may refuse connections with the old certificates of the properties file.
         """
         self._stored = image.broker_config(self._settings.node_id)
         self.renew()
 
     def use_settings(self) -> None:
-        """Uses the dynamic configs in the settings from now on, instead of the configs that `use_stored` set."""
+        """Uses the dynamic configs of the settings from now on, and forgets the configs that `use_stored` set."""
         self._stored = None
         self.renew()
 

@@ -153,7 +153,7 @@ class HttpSide:
         self._sampling = asyncio.get_running_loop().create_task(sampling, name="http-history")
 
     async def _sample(self, view: View) -> None:
-        """Samples rates and lags for the console's history, from one interval after the start on."""
+        """Samples rates and lags at intervals, for the history that the console shows."""
         interval_s = self._world.settings.int(HISTORY_INTERVAL) / 1000
         await asyncio.sleep(interval_s)
 

@@ -99,8 +99,8 @@ class HttpSecurity:
         self._asks_passwords = users is not None
 
     def _read_tls(self, settings: Settings, *, with_users: bool) -> Callable[[Mapping[str, Any]], str] | None:
-        """Makes the TLS context. Returns the function that maps certificates to users; None if certificates are no
-        logins.
+        """Makes the TLS context. Returns the function that maps a certificate to its user; None if clients can't log in
+        with a certificate.
 
         On Kafka's listeners with SASL, a certificate does not replace the login. The same holds for HTTP, unless
         `ssl.client.auth` is set for HTTP itself.

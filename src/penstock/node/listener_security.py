@@ -244,9 +244,10 @@ def _sasl_rules(
 
 
 class CredentialShapes:
-    """Returns the salt lengths and iteration counts of the SCRAM credentials, by mechanism.
+    """Returns the salt lengths and iteration counts of all SCRAM credentials, by mechanism, when it is called.
 
-    `credential_of_nobody` makes up credentials with these values. They are computed again only after a change.
+    `credential_of_nobody` uses these values to make up credentials of unknown users. The values are computed again only
+    after a change of the credentials.
     """
 
     def __init__(self, credentials: Callable[[], ScramCredentials]) -> None:

@@ -131,8 +131,9 @@ def _controllers(settings: Settings) -> set[str]:
 def _protocols(settings: Settings) -> dict[str, str]:
     """Returns the security protocols of listeners by name.
 
-    As in Kafka, a controllers' listener without an entry in the map is PLAINTEXT only if there is no map and no
-    listener has the name of a protocol with TLS or SASL. So an operator who secures clients can't forget controllers.
+    A controller listener without an entry in listener.security.protocol.map is PLAINTEXT, as in Kafka, in one case
+    only: this map is not set, and no listener is named after a protocol with TLS or SASL. So an operator who secures
+    the listeners of clients can't forget the controllers.
     """
     found = _protocol_map(settings.str(PROTOCOL_MAP))
     controllers = _controllers(settings)

@@ -386,8 +386,7 @@ class Node:
             security.close()
 
     def _hold(self, connection: Connection, frame: memoryview) -> Later[Reply]:
-        """Returns a `Later` that answers the request once a dispatcher is set: listeners open before there is a
-        dispatcher."""
+        """Returns a `Later` that answers the request once a dispatcher is set. Listeners open before that time."""
         return Later(self._held(connection, frame))
 
     async def _held(self, connection: Connection, frame: memoryview) -> Reply:
@@ -492,9 +491,9 @@ def _cannot_go_on(lost: str, error: OSError) -> str:
 def _last_incarnation(logs: LogManager) -> Incarnation:
     """Returns the broker's previous incarnation, as all log directories record it; unknown if their records differ.
 
-    Unlike in Kafka, the previous process may have been killed: its writes survive in the page cache, so the logs are as
-    complete as after a clean stop. Records may be missing only after a power loss or a change of disks. Then the
-    incarnation is unknown, and the broker's replicas are no longer eligible leaders (ELR).
+    Unlike in Kafka, the incarnation is also known if its process was killed: its writes survive in the page cache, so
+    the logs are as complete as after a clean stop. Records may be missing only after a power loss or a change of disks.
+    Then the incarnation is unknown, and the broker's replicas are no longer eligible leaders (ELR).
     """
     epochs, asking = (set(each) for each in zip(*(directory.last_incarnation for directory in logs.dirs), strict=True))
     return Incarnation(epochs.pop() if len(epochs) == 1 else -1, asking.pop() if len(asking) == 1 else ZERO_UUID)

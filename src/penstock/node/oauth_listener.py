@@ -146,7 +146,7 @@ class TokenListener:
         return OAuthBearerServer(self.check)
 
     def check(self, token: str) -> BearerToken:
-        """Returns the subject of an access token. Raises TokenError."""
+        """Verifies an access token. Returns its subject, its expiry time and its scopes. Raises TokenError."""
         from penstock.security.token_signatures import UnknownKeyError
 
         keys = self._source.keys

@@ -1,4 +1,4 @@
-"""Reads the settings that name the places of record schemas: a directory and a schema registry."""
+"""Reads the settings that name the sources of record schemas: a directory and a schema registry."""
 
 from __future__ import annotations
 

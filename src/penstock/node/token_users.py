@@ -32,7 +32,8 @@ class TokenUsers:
         self._kept: dict[tuple[ScramMechanism, str], TokenCredential] = {}
 
     def find(self, mechanism: ScramMechanism, token_id: str) -> TokenLookup | None:
-        """Returns the delegation token; None if it does not exist or has expired."""
+        """Returns the credential, the owner and the end time of a delegation token; None if the token does not exist or
+        has expired."""
         token = self._valid(token_id)
         if token is None or self._secret is None:
             return None
@@ -57,7 +58,7 @@ class TokenUsers:
 
 
 def token_users(settings: Settings, metadata: Callable[[], MetadataLog], wall_ms: Callable[[], int]) -> TokenUsers:
-    """Returns the tokens of the cluster, for the listeners of this node."""
+    """Returns an object that finds the delegation tokens of the cluster, for logins on the listeners of this node."""
     secret = settings.optional_str("delegation.token.secret.key")
     return TokenUsers(secret, lambda: metadata().image.delegation_tokens, wall_ms)
 

@@ -1,8 +1,8 @@
 """Writes the source of the encoder of one message version: one Python function.
 
 The encoder appends chunks to a list and joins them once. Neighbouring fields of fixed size, and the length after them,
-are packed with one call. At a record set, the previous chunks are joined, and the record set itself becomes the next
-element of the result, without a copy.
+are packed with one call. A record set is not copied: it becomes an element of the result itself, after the joined
+chunks before it.
 """
 
 from struct import Struct as Layout
@@ -235,7 +235,7 @@ class _Writer:
     def unknown_tags(self, unknown: str) -> None:
         """Emits code that writes the fixed-size fields collected so far and the tagged section, as one chunk.
 
-        If the section is empty, its zero byte is packed by the same call as the fields.
+        An empty tagged section is a zero byte, which is packed together with the fields in one call.
         """
         if self.values:
             none, some = self.packed((), "x"), f"{self.packed()} + write_tags({unknown})"

@@ -1,4 +1,4 @@
-"""Defines names and reserved values of Kafka's protocol that several packages use, each of them once.
+"""Defines the names and reserved values of Kafka's protocol that more than one package uses.
 
 A value that only one module needs stays in that module. API keys are in `protocol.apis`, ids in `protocol.uuid`.
 """

@@ -2,23 +2,25 @@
 that hang."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from penstock.sim.mutants.catalogue import all_mutants
-from penstock.sim.mutants.covering import Covering
+from penstock.sim.mutants.covering import Covering, Learned
 from penstock.sim.mutants.forks import ForkServers
 from penstock.sim.mutants.hook import ROOT, find_mutant
-from penstock.sim.mutants.results import WATCHDOG
+from penstock.sim.mutants.results import WATCHDOG, ResultFile
 from penstock.sim.mutants.runner import (
     REPOSITORY,
+    Runner,
     observe_tests,
     reached_by_sim,
     run_by_sim,
     run_command,
     run_unit_task,
 )
-from penstock.sim.mutants.worker import NO_MUTANT, SimTask, UnitTask
+from penstock.sim.mutants.worker import NO_MUTANT, Observed, SimTask, UnitTask
 
 pytestmark = pytest.mark.programs
 TESTS = ["tests/unit/replication/test_replication_epochs.py"]
@@ -53,6 +55,16 @@ def test_mutant_is_tested_only_with_the_unit_tests_that_run_its_function() -> No
     killed = run_unit_task(mutant.id, UnitTask(tests))
     assert killed.killed
     assert killed.how in tests
+
+
+def test_measurement_stops_if_a_test_is_not_found(tmp_path: Path) -> None:
+    mutant = find_mutant(ROOT, mutant_of("replication/epochs.py", "latest <= epoch", "boundary"))
+    gone = Learned(
+        "", (), (), {f"{TESTS[0]}::test_that_was_renamed": Observed(0.1, [f"{mutant.path}::{mutant.function}"])}
+    )
+    runner = Runner(60, 1, ResultFile(tmp_path / "mutants.jsonl"), covering=Covering.of_files({TESTS[0]: gone}))
+    with pytest.raises(RuntimeError, match="the test files changed"):
+        runner.by_unit(mutant)
 
 
 def test_fork_of_a_process_that_imported_the_tests_kills_the_mutants_that_a_fresh_process_kills() -> None:

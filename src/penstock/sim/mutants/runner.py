@@ -25,6 +25,7 @@ from penstock.sim.mutants.results import WATCHDOG, Result, ResultFile, source_di
 from penstock.sim.mutants.worker import (
     COVERING_CPU_S,
     NO_MUTANT,
+    NOT_FOUND,
     RUN_CPU_S,
     UNIT_CPU_S,
     Observed,
@@ -99,6 +100,8 @@ class Runner:
                 return Outcome(False, "", "", spent, 0, 0)
             outcome = self._run_tests(mutant, UnitTask(tests))
             spent += outcome.cpu_s
+            if outcome.how == NOT_FOUND:
+                raise RuntimeError("the test files changed while the mutants ran: run the same command again")
             if not outcome.killed or outcome.how not in tests or self._passes(outcome.how):
                 return replace(outcome, cpu_s=spent)
 

@@ -37,6 +37,8 @@ UNIT_WALL_S = 120
 #: The most specific tests kill most mutants: the modules of the other tests are imported only for the survivors.
 FIRST_TESTS = 25
 NO_MUTANT = "none"
+#: The result if pytest does not find a test, which says nothing about the mutant.
+NOT_FOUND = "pytest ended with 4"
 POINTS = "points"
 
 

@@ -37,7 +37,7 @@ def _attribute(data: bytes, start: int, end: int) -> tuple[str, str]:
 
 
 def _items(data: bytes, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yields the elements between two positions: tag, first byte, first byte of the content, and end."""
+    """Yields (tag, start, start of the content, end) for each DER element between two positions."""
     while start < end:
         length, content = data[start + 1], start + 2
         if length & 0x80:

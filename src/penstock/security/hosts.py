@@ -1,4 +1,4 @@
-"""Brings IP addresses into one form, because an operator may write an address in another form than the peer has."""
+"""Converts IP addresses to one spelling, because the same address can be written in several ways."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Checks a user name and password against the users of PLAIN and of SCRAM.
 
-A SCRAM credential is a hash of the password, and to compute it takes milliseconds. The effort is the same for a user
-that does not exist, and does not depend on the mechanism for which a user has a credential. So neither the answer nor
-its time shows which users exist.
+A SCRAM credential is a hash of the password, which takes milliseconds to compute. A check takes the same time for every
+user name, even if the user does not exist or has no SCRAM credential. So neither the answer nor its time shows which
+users exist.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.security.scram import ScramKeys, ScramMechanism, credential_of_nob
 
 @dataclass(frozen=True, slots=True)
 class PasswordUsers:
-    """Holds the passwords and credentials of one user name, as they were at one moment."""
+    """Holds a user's PLAIN password and SCRAM credentials, as they were when this object was made."""
 
     user: str
     plain: str | None = field(repr=False)
@@ -29,8 +29,8 @@ class PasswordUsers:
     def accept(self, password: str, secret: bytes) -> bool:
         """Returns True if the password is right.
 
-        A mechanism for which the user has no credential gets a made-up credential, computed with `secret`, so that the
-        check takes the same time.
+        If the user has no credential for a mechanism, the password is checked against a made-up credential, so that the
+        check takes the same time. The made-up credential is computed from `secret`.
         """
         expected = self.plain
         same = hmac.compare_digest((expected or password + "x").encode(), password.encode())

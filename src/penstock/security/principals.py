@@ -33,8 +33,9 @@ _RULE = re.compile(r"RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?)\s*(?:,\s*|
 def distinguished_name(subject: Sequence[Sequence[tuple[str, str]]], certificate: bytes = b"") -> str:
     """Returns a certificate's subject in the form of RFC 2253, as Java writes it: `CN=ann,OU=team,O=org`.
 
-    `subject` has the form that Python's `ssl` returns. `certificate` is the DER form, for attributes without a short
-    name: Java writes their number, and their value in hex. Raises ValueError if it can't be parsed.
+    `subject` has the form that Python's `ssl` returns. `certificate` is the certificate in DER form. It is needed for
+    attributes without a short name, because Java writes their object identifier and their value in hex. Raises
+    ValueError if the certificate can't be parsed.
     """
     known = all(name in _SHORT for attributes in subject for name, _ in attributes)
     numbered = iter([] if known else raw_attributes(certificate))

@@ -85,7 +85,7 @@ class SaslServer:
             self._former = (self._mechanism, self.user)
         elif self.state is not SaslState.HANDSHAKE:
             self.state = SaslState.FAILED
-            raise SaslError("SaslHandshake is not expected during an exchange.")
+            raise SaslError("SaslHandshake is not expected while a SASL exchange is running.")
         make = self._mechanisms.get(mechanism)
         if make is None:
             return False
@@ -107,7 +107,7 @@ class SaslServer:
         self._steps += 1
         try:
             if self._steps > MAX_STEPS:
-                raise SaslError("The exchange takes too many steps.")
+                raise SaslError(f"The SASL exchange has more than {MAX_STEPS} messages.")
             answer = self._exchange.step(message)
             user = self._exchange.user
             if user is not None and self._former is not None and self._former[1] != user:

@@ -109,7 +109,8 @@ def credential_of_nobody(
 ) -> ScramCredential:
     """Returns a made-up credential for a name that has no credential. The same name always gets the same credential.
 
-    Each shape is (length of the salt, iterations); the credential has one of the given shapes. No password matches it.
+    `shapes` lists pairs (length of the salt, iterations) of real credentials. The made-up credential uses one of these
+    pairs, so that it looks like a real credential. No password matches it.
     """
     drawn = hmac.new(secret, name.encode(), "sha512").digest()
     known = shapes or [(SALT_BYTES, DEFAULT_ITERATIONS)]
@@ -119,10 +120,10 @@ def credential_of_nobody(
 
 
 def secret_of_nobody(cluster_id: str, token_key: str | None) -> bytes:
-    """Returns the secret with which a node makes up credentials. All nodes of a cluster have the same secret.
+    """Returns the secret from which made-up credentials are computed. All nodes of a cluster have the same secret.
 
-    So a name without a credential gets the same salt on each node, like an existing user. `token_key` is the value of
-    `delegation.token.secret.key`. Without this key, an attacker who knows the cluster's id can compute the salts.
+    So each node shows the same salt for a name without a credential, as for an existing user. `token_key` is the value
+    of `delegation.token.secret.key`. Without this key, an attacker who knows the cluster's id can compute the salts.
     """
     return hmac.digest((token_key or "").encode(), f"credentials of nobody in {cluster_id}".encode(), "sha256")
 
@@ -209,9 +210,9 @@ class ScramServer:
 
         `find` returns the credential of a user, or None. `find_token` returns the delegation token with an id, or None.
 
-        A user that does not exist gets a salt computed from `secret`. `secret` must not change while the node runs, and
-        clients must not know it. `shapes` has (length of the salt, iterations) of the existing credentials; a made-up
-        credential has one of these shapes.
+        For a user that does not exist, the server uses a made-up credential, computed from `secret`. `secret` must not
+        change while the node runs, and clients must not know it. `shapes` lists pairs (length of the salt, iterations)
+        of real credentials; a made-up credential uses one of these pairs.
         """
         self._mechanism = mechanism
         self._find = find

@@ -97,8 +97,8 @@ class Rows:
     def _checked(self, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Returns a function that converts values with `convert`.
 
-        If `convert` returns None, the column can't hold the value. Then the function marks the row as incomplete, with
-        `_lose`.
+        If `convert` returns None, the column can't hold the value. Then the function notes that the whole value has to
+        be kept in column `_bad`.
         """
 
         def converted(value: Any) -> Any:
@@ -247,7 +247,7 @@ def _object(value: bytes) -> dict[str, Any]:
 def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("the JSON object has a name twice")
+        raise ValueError("the JSON object has the same field name twice")
     return found
 
 

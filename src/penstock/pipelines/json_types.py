@@ -54,9 +54,9 @@ class Struct:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Names a type that can't hold JSON values, from a table that Penstock did not create.
+    """Represents a column type that can't hold JSON values. Only tables that Penstock did not create have such types.
 
-    `json` is Spark's JSON of the type.
+    `json` is Spark's own JSON text of the type.
     """
 
     json: str
@@ -203,9 +203,9 @@ class Seen:
         return found
 
     def _bound(self) -> None:
-        """Keeps at most `MOST_FIELDS` fields: the first in the order of their names.
+        """Drops all fields after the first `MOST_FIELDS`, in alphabetical order.
 
-        The names are sorted so that the result does not depend on the order of merges.
+        The order is alphabetical so that the result does not depend on the order in which counts are merged.
         """
         if len(self.fields) > MOST_FIELDS:
             self.fields = {name: self.fields[name] for name in sorted(self.fields)[:MOST_FIELDS]}
@@ -223,7 +223,7 @@ class Seen:
         self._bound()
 
     def to_json(self) -> dict[str, Any]:
-        """Returns all counts and limits that are not zero as JSON, including those of nested fields."""
+        """Returns the counts of this field and of all nested fields as JSON, without zeros."""
         found: dict[str, Any] = {name: getattr(self, name) for name in (*_COUNTS, *_BOUNDS)}
         found["element"] = self.element.to_json() if self.element is not None else None
         found["fields"] = {name: seen.to_json() for name, seen in self.fields.items()}

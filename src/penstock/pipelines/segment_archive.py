@@ -44,11 +44,10 @@ class Limits:
     """True if all committed records are archived, even those in segments that are not sealed."""
 
     def takes(self, oldest_ms: int | None) -> bool:
-        """Returns True if a piece is to be archived although its segment is not sealed.
+        """Returns True if the batches of an unsealed segment have to be archived now.
 
-        This is so if the piece's first batch is older than `due_before_ms`, or if the job archives all records. A piece
-        is an archive file of consecutive batches. `oldest_ms` is the timestamp of its first batch; None if it has no
-        batch.
+        They are archived if the first batch is older than `due_before_ms`, or if the job archives all records.
+        `oldest_ms` is the timestamp of the first batch; None if there is no batch.
         """
         return self.everything or (oldest_ms is not None and oldest_ms < self.due_before_ms)
 

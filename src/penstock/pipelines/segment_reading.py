@@ -28,7 +28,7 @@ Stretch = tuple[int, Sequence[Part]]
 def archived_rows(spark: Any, place: Place, topic: str, stretches: Sequence[Stretch]) -> Any:
     """Returns a DataFrame of archived records.
 
-    A stretch is a partition with some parts of its archive. Each task reads one stretch.
+    Each element of `stretches` names a partition and some of its archived parts. One Spark task reads one element.
     """
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
@@ -44,7 +44,7 @@ def archived_rows(spark: Any, place: Place, topic: str, stretches: Sequence[Stre
 def whole(found: Catalog, *, lossy: bool = False) -> dict[int, list[Part]]:
     """Returns the archived parts of each partition.
 
-    Raises SourceError if offsets between two parts are missing, unless `lossy` is True.
+    If offsets between two parts are missing, raises SourceError; with `lossy`, ignores the gap.
     """
     for partition, parts in found.parts.items():
         for end, start in [] if lossy else gaps_in(parts):

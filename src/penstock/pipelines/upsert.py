@@ -3,8 +3,8 @@
 - A row's key is the record's key, or some fields of its value. Each key has a row with its newest record.
 - A record with a null value deletes the row of its key. If fields of the value are the row's key, a null value has no
   such fields: then the record deletes every row that earlier records with the same record key wrote.
-- A record without a key, or whose value has none of the key fields, becomes a separate row that no record replaces. The
-  same holds for a record with a value in `_bad`, if the columns may lack some of its key fields.
+- A record without a key, or whose value has none of the key fields, becomes a separate row that no record replaces.
+- A record whose value is in `_bad` also becomes a separate row, unless all its key fields are in columns.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class _Keys:
     def are_there(self, side: str = "") -> str:
         """Returns an SQL condition that is true for a row with a key.
 
-        A row has a key if at least one key column is not null. If the row has a value in `_bad`, all key columns must
-        be set and none of them may be nested.
+        A row has a key if at least one key column is not null. A row with a value in `_bad` may lack a part of its
+        key. So it has a key only if all key columns are set and none of them is a struct or an array.
         """
         some = " OR ".join(f"{side}`{name}` IS NOT NULL" for name in self.names) or "false"
         if not self._may_be_bad:
@@ -114,9 +114,10 @@ class _Keys:
 
 
 def _key_columns(table: Any, fields: Sequence[str]) -> list[str]:
-    """Returns the columns of the key fields. Raises SourceError if values were read but a key field has no column.
+    """Returns the columns of the key fields. Raises SourceError if a key field has no column.
 
-    If the batch has only null and bad values, returns an empty list: then no row replaces another row.
+    If a column is missing but the batch has only null and bad values, returns an empty list instead: then no row of the
+    batch replaces another row.
     """
     from pyspark.sql import functions as f
 

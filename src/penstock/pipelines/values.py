@@ -1,8 +1,8 @@
 """Converts JSON values to columns of a table with Spark: `json_types` chooses the columns, `json_rows` makes the rows.
 
-Spark fixes the columns of a query when it starts. So the query of a Delta table whose columns are inferred reads values
-as bytes, and each batch adds columns if the table's columns can't hold all parts of its values. A Parquet table, which
-Spark's own sink writes, gets the columns of the topic's first and newest values when its query starts.
+The columns of a Spark query can't change while it runs. So a query for a Delta table reads values as bytes, and each
+batch adds columns to the table if its values need more columns. Spark's own sink writes Parquet tables and can't add
+columns. So a Parquet table gets its columns when its query starts, from the topic's first and newest values.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def verify(
 
 
 def look(reach: Reach, targets: Sequence[Target]) -> list[Comparison | str]:
-    """Returns the outline of each partition (see `client.comparison`), or the reason why it can't be compared.
+    """Returns the offset range and the replicas of each partition, or the reason why it can't be compared.
 
     Runs in a Spark task.
     """
@@ -119,7 +119,7 @@ def compare(reach: Reach, share: Share) -> Found | str:
 def shared_out(
     targets: Sequence[Target], outlines: Sequence[Comparison | str], range_offsets: int, tasks: int
 ) -> list[Share]:
-    """Splits all ranges into about `tasks` shares.
+    """Distributes the offset ranges of all partitions over about `tasks` shares. A Spark task compares one share.
 
     Makes more shares if a share would have more than MOST_RANGES ranges.
     """

@@ -13,7 +13,9 @@ RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 1.0
 
 
 class Tasks:
-    """Keeps running tasks in the order in which they started: a simulated run always cancels them in this order."""
+    """Keeps the running tasks in the order in which they started, so that a simulated run always cancels them in this
+    order.
+    """
 
     __slots__ = ("_running",)
 

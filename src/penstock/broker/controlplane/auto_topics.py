@@ -126,7 +126,10 @@ class TopicCreator:
         return await self._refused(topics, await self._channel.ask(CreateTopicsRequest(topics=topics)))
 
     async def _refused(self, topics: list[CreatableTopic], reply: CreateTopicsResponse) -> dict[str, KafkaError]:
-        """Waits until this node's image has the created topics, then returns the errors in the reply by topic name."""
+        """Returns the errors of the topics that were not created, by topic name.
+
+        First waits until this node's image has the created topics.
+        """
         refused = {
             result.name: KafkaError(ErrorCode(result.error_code), result.error_message)
             for result in reply.topics

@@ -386,9 +386,10 @@ class Controller:
         return decision
 
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Adds the fencings in the new image to the list of failovers, and emits events for the changes in the image.
+        """Adds the fencings in the new image to the list of failovers.
 
-        Starts unclean elections at once if a config change may have allowed them.
+        On the active controller, also emits events for the changes in the image, and starts unclean elections if a
+        config change may have allowed them.
         """
         self.failovers.apply(new)
         if not self.active:

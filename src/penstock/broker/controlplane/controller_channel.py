@@ -54,7 +54,9 @@ class ControllerChannel:
         local: ActiveController,
         credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
-        """Creates the channel. It calls `local` while this node is the active controller according to `metadata`."""
+        """Creates the channel. While this node is the active controller, requests go to `local` and not over the
+        network.
+        """
         self._links = Links(network, f"broker-{node_id}-to-controller", credentials=credentials)
         self._metadata = metadata
         self._local = local

@@ -1,7 +1,7 @@
 """Groups the parts of a node that the active controller's handlers use.
 
-All of them are built before the `ControllerChannel` and before the `Broker`. So the active controller's node can answer
-its own requests before its `Broker` exists.
+They are built before the `ControllerChannel` and the `Broker`. So a node that is the active controller can answer its
+own requests before its `Broker` exists.
 """
 
 from __future__ import annotations

@@ -74,7 +74,10 @@ class Failovers:
         self._detected[broker_id, epoch] = detection
 
     def ended(self, broker_id: int, epoch: int) -> None:
-        """Counts a failed failover if this controller decided to fence the broker and the fencing was not committed."""
+        """Counts a failed failover: this controller decided to fence the broker, but the fencing was not committed.
+
+        No-op if this controller did not decide to fence the broker.
+        """
         if self._detected.pop((broker_id, epoch), None) is not None:
             self.failed += 1
 
@@ -109,6 +112,8 @@ class Failovers:
             self._observer(NetworkPartitionSuspected(reason, (broker_id,)))
 
     def note(self, event: NodeEvent) -> None:
-        """Counts the partitions whose old leader the current image fences: with a new leader, or leaderless."""
+        """Counts the partitions of an election whose old leader was just fenced: with a new leader, or without any
+        leader.
+        """
         if isinstance(event, LeaderElected) and event.old_leader in self._fenced:
             self.partitions["leaderless" if event.new_leader < 0 else "elected"] += event.count

@@ -266,7 +266,7 @@ class Lifecycle:
             if not answer.error_code:
                 return
             code = ErrorCode(answer.error_code).name
-            logger.warning("controller %d is not registered yet: the controller answered %s", me.node_id, code)
+            logger.warning("controller %d is not registered yet: the active controller answered %s", me.node_id, code)
             if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
                 await self._until(lambda image: image.features.get(METADATA_VERSION, 0) >= CONTROLLERS_REGISTER_SINCE)
             await asyncio.sleep(1.0)

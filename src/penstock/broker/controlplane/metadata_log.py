@@ -137,13 +137,11 @@ class MetadataLog:
         keep_credentials: bool = False,
         on_stored: Callable[[MetadataImage], None] | None = None,
     ) -> None:
-        """Loads the newest snapshot and starts the quorum.
-
-        The quorum then delivers later records as they are committed.
+        """Loads the newest snapshot and starts the quorum, which then delivers later records as they are committed.
 
         An empty log gets its first records from the quorum's first leader. Set `keep_credentials` if controllers log in
-        with SCRAM: see `credentials_for_controllers`. Before the quorum starts, `on_stored` gets the image of this
-        node's own log, committed or not. Raises StorageError for unusable files.
+        with SCRAM: see `credentials_for_controllers`. Before the quorum starts, calls `on_stored` with the image of all
+        records in this node's log, committed or not. Raises StorageError for unusable files.
         """
         read = partial(read_bootstrap, self._disk, bootstrap_path)
         if self._log.log_end_offset == 0:

@@ -113,7 +113,9 @@ class Quorum:
         credentials: Credentials = NO_CREDENTIALS,
         listener: str | None = None,
     ) -> None:
-        """Connects to the other controllers' listener named `listener`, and authenticates there with `credentials`."""
+        """Creates the quorum. It sends requests to the other controllers' listener named `listener`, with
+        `credentials`.
+        """
         self.cluster_id = cluster_id
         self.me = me
         self._files = files

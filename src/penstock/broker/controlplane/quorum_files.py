@@ -252,9 +252,9 @@ class QuorumFiles:
 def _is_beyond(snapshot: OffsetAndEpoch, log: Log) -> bool:
     """Returns True if the snapshot is newer than the end of the log.
 
-    This happens if the process ended after it stored the snapshot but before it restarted the log at the snapshot's
-    end. Epochs are compared before offsets, as in Kafka: a log of an older epoch may be longer than the snapshot, and
-    its records may still differ from the snapshot.
+    This happens if the process ended after it stored the snapshot and before it restarted the log at the snapshot's
+    end. As in Kafka, the epoch decides first: a log of an older epoch is older even if it is longer, because its
+    records may differ from the snapshot.
     """
     is_empty = log.log_start_offset == log.log_end_offset == snapshot.offset
     return log.log_end_offset < snapshot.offset or (snapshot.epoch > (log.epochs.latest_epoch or 0) and not is_empty)

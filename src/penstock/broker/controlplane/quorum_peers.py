@@ -38,7 +38,9 @@ class QuorumPeers:
         credentials: Credentials = NO_CREDENTIALS,
         listener: str | None = None,
     ) -> None:
-        """Connects to the other controllers' listener named `listener`; None means each controller's first listener."""
+        """Creates the peers. Requests go to the other controllers' listener named `listener`; None means their first
+        listener.
+        """
         self._listener = listener
         self._me = me
         self._cluster_id = cluster_id

@@ -64,7 +64,7 @@ class Commits:
         failed: Callable[[KafkaError], None],
         timeout_s: float,
     ) -> None:
-        """Creates the queue. It calls `settle` with each committed decision, and `failed` if a commit fails."""
+        """Creates the queue. It calls `settle` with each decision that is committed, and `failed` if a commit fails."""
         self._partition = partition
         self._settle = settle
         self._failed = failed

@@ -55,7 +55,9 @@ class Groups:
         allowance: Allowance | None = None,
         persister: SharePersister | None = None,
     ) -> None:
-        """Sends requests to the share coordinators through `persister`; None is for tests without share groups."""
+        """Creates the coordinators. `persister` sends requests to the share coordinators; it is None in tests without
+        share groups.
+        """
         self._allowance = allowance or Allowance()
         self._allowance.counted_by(lambda: sum(each.machine.held_bytes() for each in self._coordinators))
         self._settings = settings

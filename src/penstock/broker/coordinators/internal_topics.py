@@ -86,7 +86,9 @@ class InternalTopics:
 
 
 def _requests(topics: list[InternalTopic]) -> Iterator[list[InternalTopic]]:
-    """Divides topics into requests that the controller accepts. A request has at least one topic."""
+    """Divides the topics into requests of at most MAX_PARTITIONS_AT_ONCE partitions. A larger topic gets its own
+    request.
+    """
     some: list[InternalTopic] = []
     partitions = 0
     for topic in topics:

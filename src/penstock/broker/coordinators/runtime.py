@@ -56,7 +56,9 @@ class Phase(Enum):
 
 
 class Coordinator(Generic[M]):
-    """Runs one state machine. The partition's log has its records, and `perform` carries out its effects."""
+    """Runs one state machine. The records of its decisions go to the log of `partition`; `perform` carries out its
+    effects.
+    """
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ class Turn(Protocol):
 
     @property
     def undo(self) -> Sequence[Callable[[], None]]:
-        """Returns functions that undo the decision's changes of soft state (state that is in no record).
+        """Returns functions that undo the decision's changes of state that is in no record.
 
         The runtime calls them if the log refuses the decision's records.
         """

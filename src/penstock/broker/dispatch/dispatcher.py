@@ -3,8 +3,8 @@
 A frame that can't be decoded closes its connection, and the reason is logged. If a handler raises an unexpected
 exception, the stack trace is logged and the client gets the API's response with UNKNOWN_SERVER_ERROR. A handler that
 need not wait returns its response directly, so that no task or future is created. Any other handler returns a `Later`,
-an object that makes the response when a future or coroutine is done. The dispatcher also returns the reply or a `Later`
-of it.
+an object that makes the response when a future or coroutine is done. In the same way, the dispatcher itself returns the
+response frame, or a `Later` that makes the frame.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ MAX_HEADER_TAGS = 100
 class Route:
     """Holds the handler and codecs of one API version.
 
-    `left`, `until` and `gap` count its requests and choose which requests are timed: see `Countdown`.
+    Its fields `left`, `until` and `gap` are a `Countdown`, which chooses the requests that are timed.
     """
 
     left: int
@@ -284,7 +284,7 @@ def _follows(fetch: Any) -> bool:
 
 
 def _is_exempt(broker: Broker, ctx: RequestContext, request: Any) -> bool:
-    """Returns True if the request does not count against `request_percentage`, because it is a request of a node."""
+    """Returns True for a request of another node: it does not count against the quota `request_percentage`."""
     return (
         ctx.api_key in EXEMPT_APIS or (ctx.api_key == FETCH and _follows(request)) or broker.fetch_policy.is_node(ctx)
     )

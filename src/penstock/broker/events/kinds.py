@@ -151,9 +151,8 @@ class BrokerFenced(NodeEvent):
 class NetworkPartitionSuspected(NodeEvent):
     """This node gets no answers from other nodes that may still be running: the network may be split.
 
-    The leader of the quorum suspects a partition when it loses its majority or fences a silent broker, and a broker
-    suspects a partition when no controller has answered it for a session timeout. A machine that lost power gives the
-    same signs.
+    The quorum's leader emits this event when it loses its majority, and when it fences a silent broker. A broker emits
+    this event when no controller has answered for a session timeout. A machine without power gives the same signs.
     """
 
     KIND: ClassVar[str] = "network.suspected"

@@ -74,19 +74,20 @@ class FetchPolicy:
     def is_broker(self, ctx: RequestContext) -> bool:
         """Returns True if the request counts as a request of a broker.
 
-        With an authorizer, the request's principal needs CLUSTER_ACTION. Without an authorizer, the listener and the
-        client id must be those of a broker.
+        With an authorizer, its principal needs CLUSTER_ACTION. Without an authorizer, the request must arrive on the
+        inter-broker listener and have a broker's client id.
         """
         if self._access is not None:
             return self._access.allows_cluster(ctx, Operation.CLUSTER_ACTION)
         return ctx.listener_name == self._inter_broker_listener and (ctx.client_id or "").startswith(BROKER_CLIENT)
 
     def is_node(self, ctx: RequestContext) -> bool:
-        """Returns True if an authorizer allows CLUSTER_ACTION to the sender, who has a broker's client id.
+        """Returns True if the sender is a node: it has a broker's client id, and the authorizer allows it
+        CLUSTER_ACTION.
 
-        Such a sender may act as a broker anyway: it may read every topic, and client quotas do not apply to it. The
-        guard of another node reads like a consumer, but is such a sender. Other users with CLUSTER_ACTION, such as
-        administrators, have their own client ids.
+        A node may read every topic, and client quotas do not apply to it, even if it fetches like a consumer, as the
+        guard does. Administrators may also have CLUSTER_ACTION, but they have other client ids. Without an authorizer,
+        returns False.
         """
         if self._access is None or not (ctx.client_id or "").startswith(BROKER_CLIENT):
             return False
@@ -134,9 +135,8 @@ class FetchPolicy:
         return (self._settings.optional_str("replica.selector.class") or "").endswith(RACK_AWARE)
 
     def consumer(self, rack: str, ctx: RequestContext) -> Reader:
-        """Returns the reader for a consumer in this rack, or for the guard of another node.
-
-        "" means that the consumer has no rack.
+        """Returns the reader for a consumer, or for the guard of another node. `rack` is empty if the consumer has no
+        rack.
         """
         prefer = partial(self._preferred, rack) if rack and self._rack_aware else None
         if prefer is None and self._access is None:
@@ -144,9 +144,8 @@ class FetchPolicy:
         return Reader(CONSUMER_REPLICA, any_replica=True, prefer=prefer, denies=self._denies(ctx))
 
     def leader_consumer(self, ctx: RequestContext) -> Reader:
-        """Returns the reader for a consumer that must read from the leader.
-
-        The consumer's request is a Fetch before v11 or a ShareFetch.
+        """Returns the reader for a consumer that must read from the leader: it sent a ShareFetch, or a Fetch before
+        v11.
         """
         return ANY_CONSUMER if self._access is None else Reader(denies=self._denies(ctx))
 

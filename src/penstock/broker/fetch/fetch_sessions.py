@@ -227,7 +227,7 @@ class FetchSessions:
 
     @staticmethod
     def _check_id_use(session: FetchSession, request: FetchRequest) -> None:
-        """Raises KafkaError if only one of the two, the request or the session, names its topics by id."""
+        """Raises KafkaError if the session has topic ids and the request has topic names, or the other way round."""
         if not request.topics or not session.partitions:
             return
         by_id = next(iter(session.partitions.values())).topic_id != ZERO_UUID

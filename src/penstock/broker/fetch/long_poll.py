@@ -231,11 +231,11 @@ class Fetching:
             self._timer = None
 
     def pass_over(self, some: Sequence[Wanted], total: int = 0) -> tuple[list[PartitionRead], int, bool]:
-        """Locates the records of some of the partitions.
+        """Locates the records of the partitions in `some`, without reading them.
 
-        `total` is the number of bytes that were already located in other partitions. Returns the partitions'
-        `PartitionRead`s, the new total, and True if the response must be sent without waiting. A partition that has
-        nothing new for a follower gets no `PartitionRead` and is added to `quiet`.
+        `total` is the number of bytes that were already located in other partitions. Returns a `PartitionRead` for each
+        partition, the new total, and True if the response must be sent without waiting. A partition that has nothing
+        new for a follower gets no `PartitionRead`; it is added to `quiet`.
         """
         reads: list[PartitionRead] = []
         urgent = False

@@ -64,7 +64,9 @@ class Examiner:
         return Place(topic.name, key[0], key[1], partition.leader_epoch), partition
 
     def is_compacted(self, topic: str) -> bool:
-        """Returns True if replicas of the topic may differ, because each of them compacts its log by itself."""
+        """Returns True if the topic is compacted. Its replicas may then differ, because each replica compacts its own
+        log.
+        """
         return self._settings.log_config(self._image(), topic).compact
 
     async def examine(self, key: Key, offset: int, nodes: Iterable[int] = ()) -> Examination | None:
@@ -109,10 +111,11 @@ class Examiner:
         return Examination(comparison, kept, size)
 
     async def _find_lacking(self, place: Place, samples: list[Sample]) -> list[Sample]:
-        """Marks the replicas that lack committed records, among the replicas that do not have the examined offset.
+        """Finds the replicas that lack committed records, and gives their samples the status LACKING.
 
-        Asks these replicas for records at the high watermark of the other replicas. A replica that has the high
-        watermark has only deleted older records. A replica that does not have it lacks committed records.
+        Asks each replica that has no records at the examined offset for records at the high watermark of the other
+        replicas. If the replica has these records, it has only deleted the older records. Otherwise it lacks committed
+        records.
         """
         marks = [each.high_watermark for each in samples if each.has_records]
         found = []

@@ -1,6 +1,7 @@
-"""Runs the guard, which searches for damaged and lying replicas, on one node: starts its parts and emits its events.
+"""Starts and stops the parts of the guard on one node, and emits the guard's events.
 
-The guard keeps what it suspects of other nodes until the controller asks for it.
+The guard searches for replicas that serve damaged or wrong records. This node's suspicions about other nodes are sent
+to the controller with its heartbeats.
 """
 
 from __future__ import annotations

@@ -82,7 +82,8 @@ class Judge:
         await self._examinations.close()
 
     def hear(self, sender: Sender, suspicions: Sequence[Suspicion]) -> None:
-        """Queues the suspicions of a broker's heartbeat. A task examines them one by one, those of all senders in turn.
+        """Queues the suspicions of a broker's heartbeat. A task examines one suspicion at a time; the senders take
+        turns.
 
         With a threshold of 0 no node is put in quarantine, so no suspicion is examined.
         """
@@ -98,7 +99,11 @@ class Judge:
             self._examinations.start()
 
     def _leadership_changed(self, leads: bool) -> None:
-        """Drops all queued suspicions and counted findings: an earlier or later active controller has its own."""
+        """Drops all queued suspicions and counted findings, when this node becomes the active controller or ceases to
+        be it.
+
+        Each active controller counts only its own findings.
+        """
         self._waiting.clear()
         self.ledger = Ledger(self._threshold, self._settings.int("penstock.guard.window.ms"))
 
@@ -124,7 +129,9 @@ class Judge:
         return True
 
     def _take_next(self) -> Subject:
-        """Returns the first suspicion of the next sender, and removes it from the suspicions of all senders."""
+        """Returns the next suspicion to examine, and removes it from the queues of all senders. The
+        senders take turns.
+        """
         sender = next(iter(self._waiting))
         subject = next(iter(self._waiting[sender]))
         self._waiting[sender] = self._waiting.pop(sender)  # its next turn is after all others

@@ -62,7 +62,9 @@ class PeerCalls(Protocol):
 
 class Probe:
     def __init__(self, peers: PeerCalls, refused: Callable[[int, str], None] = lambda node_id, reason: None) -> None:
-        """Creates the probe. It calls `refused` with a node's id and a reason if the two nodes can't authenticate."""
+        """Creates the probe. It calls `refused` with a node's id and the reason if the authentication with this node
+        fails.
+        """
         self._peers = peers
         self._refused = refused
         self._denied = False
@@ -89,7 +91,9 @@ class Probe:
         return Sample(node_id, status, part.records or b"", part.high_watermark)
 
     async def claims(self, node_id: int, places: Sequence[Place]) -> dict[Place, Claim]:
-        """Returns the role that the node claims in each partition, for the leader epoch in this node's metadata."""
+        """Asks the node about the leader epochs in this node's metadata. Returns the role that the node claims in each
+        partition.
+        """
         topics: dict[str, OffsetForLeaderTopic] = {}
         for place in places:
             topic = topics.setdefault(place.topic, OffsetForLeaderTopic(topic=place.topic))

@@ -111,9 +111,9 @@ class Repairs:
         return None
 
     async def _fetch(self, sources: Sequence[int], place: Place, at: int, used: set[int]) -> Buffer:
-        """Returns the batches from offset `at` on that all sources serve.
+        """Fetches batches from offset `at` on from every source, and returns the batches that all of them serve.
 
-        Skips sources that have a damaged batch there, and adds the other sources to `used`.
+        Leaves out sources that have a damaged batch there, and adds the other sources to `used`.
 
         Raises KafkaError if two sources serve different batches, or if no source has intact batches.
         """

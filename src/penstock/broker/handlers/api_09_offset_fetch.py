@@ -1,8 +1,8 @@
 """OffsetFetch v1-10: returns the committed offsets of a group; since v8 of several groups.
 
 A request names topics by name, since v10 by id. Since v2 a request without topics returns all topics. With
-`require_stable`, partitions with offsets in an open transaction get UNSTABLE_OFFSET_COMMIT. A request for all topics of
-a group with many offsets is served in pieces, like a request that names as many partitions.
+`require_stable`, partitions with offsets in an open transaction get UNSTABLE_OFFSET_COMMIT. A request for very many
+offsets is served in pieces.
 """
 
 from __future__ import annotations

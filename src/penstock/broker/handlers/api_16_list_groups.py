@@ -52,7 +52,7 @@ def _steps(broker: Broker, ctx: RequestContext, request: ListGroupsRequest) -> S
 
 
 def _visibility(access: AccessControl | None, ctx: RequestContext) -> Callable[[str], bool]:
-    """Returns a function that returns True for a group that the client may describe."""
+    """Returns a function that takes a group id and returns True if the client may describe the group."""
     if access is None or access.sees(ctx, Operation.DESCRIBE, AclResource.CLUSTER, CLUSTER_NAME):
         return lambda _: True
     return lambda group_id: access.sees(ctx, Operation.DESCRIBE, AclResource.GROUP, group_id)

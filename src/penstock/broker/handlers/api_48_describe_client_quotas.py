@@ -2,8 +2,8 @@
 
 A filter selects the entity with an exact name, the default entity, or all entities of a type.
 
-For an invalid filter the response has only an error and null entries. With `strict`, an entity with a part that the
-filter does not name, such as a client id, is left out.
+For an invalid filter the response has only an error and null entries. With `strict`, entities that have further parts
+are left out: a strict filter for a user does not select a pair of this user and a client id.
 """
 
 from __future__ import annotations

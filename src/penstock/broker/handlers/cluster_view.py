@@ -1,4 +1,4 @@
-"""Shows the cluster to the clients of one listener: only brokers with this listener are listed, or named as leaders."""
+"""Shows the cluster to the clients of one listener: brokers and leaders are shown only if they have this listener."""
 
 from __future__ import annotations
 

@@ -103,7 +103,10 @@ def _too_large(resource_type: int, resource_name: str) -> DescribeConfigsResult:
 
 
 def _alone(result: DescribeConfigsResult, version: int) -> bytes:
-    """Returns the encoded bytes of one resource's result: encodes a response with this result only, and cuts it out."""
+    """Returns the encoded bytes of one result.
+
+    Encodes a response that has only this result, and removes the bytes before and after the result.
+    """
     whole = encode(DescribeConfigsResponse(results=[result]), version)
     return whole[5:-1] if version >= FIRST_FLEXIBLE_VERSION else whole[8:]
 

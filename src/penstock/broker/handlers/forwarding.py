@@ -38,7 +38,7 @@ def by_the_controller(handler: Handler) -> Handler:
 async def _forward_configs(handler: Handler, broker: Broker, ctx: RequestContext, request: Any) -> Any:
     """Forwards config changes to the active controller.
 
-    Changes of log levels, and invalid settings of this broker, are handled on this node.
+    This node itself handles changes of its log levels, and refuses invalid settings of this broker.
     """
     is_own = [
         resource.resource_type == ResourceType.BROKER_LOGGER or own_refusal(resource, broker.settings) is not None

@@ -75,7 +75,8 @@ async def describe_groups(
 ) -> list[D]:
     """Returns a description of each group in the request; a group id that the request repeats is described once.
 
-    `decide` makes a description at the group's coordinator. `described` makes the result for a group with an error.
+    `decide` describes a group at its coordinator. If this fails, `described` builds a description that has only the
+    error.
     """
     groups: list[D] = []
     for group_id in dict.fromkeys(request.group_ids):

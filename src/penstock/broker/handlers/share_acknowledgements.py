@@ -122,7 +122,8 @@ class Acknowledgements:
                 reason = "renews locks, but share.renew.acknowledge.enable=false"
             if reason is not None:
                 raise KafkaError(
-                    ErrorCode.INVALID_REQUEST, f"The acknowledgement of offsets {first} to {last} {reason}."
+                    ErrorCode.INVALID_REQUEST,
+                    f"The acknowledgement of offsets {first} to {last} is refused: it {reason}.",
                 )
             ranges.append(AcknowledgedRange(first, last, types))
             after = last

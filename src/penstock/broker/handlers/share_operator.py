@@ -74,12 +74,13 @@ async def _operate(broker: Broker, key: ShareKey, batches: list[Any]) -> None:
         if len(batches) > MAX_BATCHES or not kinds or not kinds <= {Acknowledge.RELEASE, Acknowledge.REJECT}:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"There are too many ranges or a wrong type: send up to {MAX_BATCHES} ranges with RELEASE or REJECT.",
+                f"The partition has more than {MAX_BATCHES} ranges, or a range without RELEASE or REJECT: "
+                "send fewer ranges, each with one of these types.",
             )
         if len(kinds) > 1 or not 0 <= batch.first_offset <= batch.last_offset:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                "A range has several types, or its last offset is before its first: correct the range.",
+                "A range has several types, or ends before it begins: give one type, and the first offset first.",
             )
     shares = broker.share_partitions
     led = await shares.open_loaded(key)

@@ -44,9 +44,9 @@ async def decide_each(
 def _begun(
     broker: Broker, group_id: str, topic: Any, partition: Any, decision: Callable[[ShareKey, Any], Decide[R]]
 ) -> Begun[R]:
-    """Makes the decision for one partition at once, so that decisions of a request are committed together.
+    """Makes the decision for one partition at once, without waiting for its commit.
 
-    Returns its result, or a future of the result. The future of a refused decision has the error.
+    Returns the result, or a future of the result. If the decision is refused, the future has the error.
     """
     key = ShareKey(group_id, topic.topic_id, partition.partition)
     try:

@@ -20,7 +20,7 @@ class Window:
 
     @property
     def full_ms(self) -> int:
-        """Returns the shortest time over which a rate is averaged: all samples except the current sample."""
+        """Returns the length of the window without the current sample. A rate is averaged over at least this time."""
         return max(self.samples - 1, 1) * self.sample_ms
 
 
@@ -28,7 +28,8 @@ class Window:
 class Rate:
     """Measures a rate over a sliding window of samples.
 
-    A new rate is averaged over a full window: so the first burst of a client can use the quota of a whole window.
+    Even a new rate is averaged over a full window, so a client's first burst may use the quota of a whole window at
+    once.
     """
 
     limit: float
@@ -68,7 +69,7 @@ class Rate:
         return now_ms
 
     def _purge(self, now_ms: int) -> int:
-        """Drops samples that have left the window. Returns the time under which to count a new amount.
+        """Drops samples that have left the window. Returns the time at which a new amount has to be counted.
 
         A parked request is counted at the time of its arrival. If this time is a little before the newest sample, the
         amount is added to the newest sample. If it is long before the newest sample, the clock has jumped back, and all
@@ -92,7 +93,7 @@ class Rate:
 
 @dataclass(slots=True)
 class TokenBucket:
-    """Implements a token bucket, which gets `limit` tokens per second, up to the quota of a window.
+    """Implements a token bucket. It gets `limit` tokens per second, and holds at most the tokens of one window.
 
     The number of tokens may be negative.
     """

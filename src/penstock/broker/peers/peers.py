@@ -95,7 +95,9 @@ class Peers:
         request_timeout_s: float = 30.0,
         credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
-        """Finds addresses in the image that `image` returns, for the inter-broker listener `listener`."""
+        """Creates the peers. `image` returns the metadata image with the addresses of the inter-broker listener
+        `listener`.
+        """
         self._image = image
         self._listener = listener
         self._links = Links(network, f"broker-{node_id}", request_timeout_s=request_timeout_s, credentials=credentials)

@@ -50,8 +50,8 @@ class DirectoryMoves:
         observer: Observer = log_event,
         request_passes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Takes two callbacks: `assign` reports a replica's new directory to the controller, `revert` the old
-        directory.
+        """Creates the moves. `assign` reports a replica's new directory to the controller; `revert` reports the old
+        directory after a move that failed.
 
         `request_passes` returns a counter of requests. While this counter grows, logs are copied more slowly.
         """

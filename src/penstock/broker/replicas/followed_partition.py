@@ -94,7 +94,7 @@ class FollowedPartition:
         return log.countable_offset < log.log_end_offset and not log.offline
 
     def position(self, max_bytes: int) -> FetchPartition:
-        """Returns the partition's entry for the next Fetch request, which starts at the end of this log."""
+        """Returns the partition's entry for the next Fetch request. The fetch offset is the end of this log."""
         log = self.partition.log
         log.health.check_writable()
         latest = log.epochs.latest_epoch

@@ -128,10 +128,10 @@ class Partitions:
             self._opener = asyncio.get_running_loop().create_task(self._open_rest(), name="open-partitions")
 
     def _host(self, topic: TopicImage, before: Mapping[int, PartitionImage], *, started: bool) -> None:
-        """Applies the changes of a topic's partitions on this node.
+        """Adds, updates and removes this node's partitions of one topic, so that they match the new image.
 
-        `started` is False for the first image, which the node applies when it registers, and True for later images.
-        Only partitions that a later image adds are marked as new on this node.
+        `started` is False for the first image, which the node applies when it registers. Partitions that a later image
+        adds are marked as new on this node.
         """
         for index, image in topic.partitions.items():
             if before.get(index) is image:
@@ -210,11 +210,12 @@ class Partitions:
         return log
 
     def _adopted(self, partition: Partition, config: LogConfig) -> Log | None:
-        """Makes a future log of the replica its current log, and returns it. Called if the current log is gone.
+        """Makes a future log the current log of a replica whose own log is gone. Returns None if no future log can be
+        used.
 
-        A future log is used only if the controller has assigned the replica to the directory of this future log.
-        Returns None if there is no such future log. Other future logs are removed. While a directory is offline, the
-        other future logs of the current topic are kept: the log that they copy may be in the offline directory.
+        A future log is used only if the controller has assigned the replica to the directory of this future log. All
+        others are removed. But future logs of the current topic are kept while a directory is offline, because the log
+        that they copy may be in that directory.
         """
         leftovers, ours = self._logs.futures.leftovers, None
         for orphan in leftovers.of(partition.topic, partition.index):
@@ -230,10 +231,10 @@ class Partitions:
     def _directory_of(self, partition: Partition) -> bytes | None:
         """Returns the id of the directory in which to open the replica's log; None if any directory can be used.
 
-        Raises KafkaError if the log may be in an offline directory: the log must not be created again elsewhere. The id
-        of a directory that could not be read at the start is unknown. So an offline directory may hold any replica that
-        was found in no other directory, even if the metadata has no directory for the replica: the node may have
-        stopped before it reported the directory. Such a replica is reported as lost, so that it can't become leader.
+        Raises KafkaError if the log may be in an offline directory, so that no second log is created elsewhere. The id
+        of an offline directory may be unknown. So it may hold any replica that was found in no other directory, even if
+        the metadata names no directory for the replica: the node may have stopped before it reported the directory.
+        Such a replica is reported as lost, so that it can't become leader.
         """
         wanted = partition.image.directory(self._node_id)
         if any(each.directory_id == wanted for each in self._logs.dirs):

@@ -49,9 +49,9 @@ class ReplicaManager:
         broker_epoch: Callable[[], int],
         observer: Observer = log_event,
     ) -> None:
-        """Sends the reports of `partitions` to the controller through `isr_changes` and `assignments`.
+        """Creates the manager. `isr_changes` and `assignments` send the reports of `partitions` to the controller.
 
-        `close` closes both.
+        `close` closes both of them.
         """
         self._node_id = node_id
         self._partitions = partitions

@@ -238,9 +238,9 @@ class ReplicaMove:
         self._parts.logs.futures.detach(self._future)
 
     def discard_copy(self) -> None:
-        """Removes the files of the future log, unless the directory of the current log has failed.
+        """Removes the files of the future log, unless the current log is offline.
 
-        If it has failed, the next start uses the future log as the replica's log, provided that the controller has
+        If it is offline, the next start may use the future log as the replica's log. It does so if the controller has
         assigned the replica to the future log's directory.
         """
         futures = self._parts.logs.futures

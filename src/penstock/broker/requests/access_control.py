@@ -85,7 +85,7 @@ class AccessControl:
 
 
 def visible_topics(access: AccessControl | None, ctx: RequestContext) -> Callable[[str], bool]:
-    """Returns a function that returns True for the name of a topic that the client may describe."""
+    """Returns a function that takes a topic's name and returns True if the client may describe the topic."""
     if access is None:
         return lambda _: True
     return lambda topic: access.sees(ctx, Operation.DESCRIBE, AclResource.TOPIC, topic)

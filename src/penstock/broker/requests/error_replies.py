@@ -52,8 +52,8 @@ def error_response(
 ) -> Struct | Close:
     """Returns a response with the error `code` for every item of the request.
 
-    Returns CLOSE if the response has no field for an error code, and for a Produce with acks=0, which gets no response:
-    the closed connection is the only signal.
+    Returns CLOSE if the client can get the error only as a closed connection: the response has no field for an error
+    code, or the request is a Produce with acks=0.
     """
     if api_key == PRODUCE and request.acks == 0:
         return CLOSE

@@ -119,7 +119,7 @@ class Faults:
         self.rules = ()
 
     def release(self) -> None:
-        """Lets connections close on which a fault rule suppressed a reply: they were kept open and silent.
+        """Ends the waits of connections that a fault rule with `lose_reply` keeps open without a reply.
 
         Call it on the node's event loop.
         """
@@ -134,9 +134,10 @@ class Faults:
         handle: Callable[[RequestContext, Any], Any],
         topic_name: Callable[[bytes], str | None],
     ) -> Any:
-        """Applies the first matching rule around `handle` and returns the response; None means no reply.
+        """Handles a request under the first rule that matches it, and returns the response; None means no reply.
 
-        `topic_name` translates a topic id to a name, because rules name topics by name.
+        `handle` is the request's handler. `topic_name` translates a topic id to a name, because rules name topics by
+        name.
         """
 
         async def serve(part: Any) -> Any:
@@ -236,9 +237,9 @@ def _decoded(ctx: RequestContext, response: Any) -> Any:
 
 
 def _needs_full_fetch(rule: FaultRule, ctx: RequestContext, request: Any) -> bool:
-    """Returns True if the client must send a full Fetch before the rule can apply.
+    """Returns True if the rule needs the Fetch's partitions and the Fetch is incremental: it does not name all of them.
 
-    An incremental Fetch does not name its partitions.
+    The client must then send a full Fetch.
     """
     if ctx.api_key != FETCH or ctx.api_version < 7 or (rule.topic is None and rule.error is None):
         return False

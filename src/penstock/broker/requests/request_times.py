@@ -32,7 +32,7 @@ NEVER = sys.maxsize
 class Countdown(Protocol):
     """Counts the requests of one API version down to the next timed request.
 
-    So far, `until - left` requests have arrived.
+    The number of requests that have arrived is `until - left`.
     """
 
     left: int
@@ -52,7 +52,7 @@ class Began(NamedTuple):
 
 
 class TimedConnection(Protocol):
-    """Defines the interface of a connection: how long a request waits before and after it is served."""
+    """Defines the interface of a connection from which the waiting times of its requests are read."""
 
     @property
     def waiting_since_ns(self) -> int:
@@ -177,9 +177,9 @@ class Sample:
 
 
 class FirstStep(Coroutine[Any, Any, Any]):
-    """Runs a handler's coroutine, and calls `suspended` when it waits for the first time.
+    """Runs a handler's coroutine, and calls `suspended` when the coroutine waits for the first time.
 
-    The time from then on counts as remote.
+    The time after this call counts as remote time.
     """
 
     __slots__ = ("_coroutine", "_suspended")

@@ -21,7 +21,10 @@ STEPS_PER_PASS = 200
 
 
 def run_at_once(steps: Steps[R]) -> R:
-    """Runs a generator handler that never waits, without a pass of the event loop in between. Returns its result."""
+    """Runs a generator handler to its end without yielding to the event loop, and returns its result.
+
+    The handler must not yield an awaitable.
+    """
     try:
         while True:
             next(steps)

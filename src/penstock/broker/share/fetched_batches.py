@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class FetchedBatches:
-    """Iterates over the headers of batches read from a log, then returns the bytes of the acquired batches."""
+    """Iterates over the batches in bytes that were read from a log. Then `cut` returns the bytes of the acquired
+    batches.
+    """
 
     __slots__ = ("_aborted", "_data", "_places")
 

@@ -224,12 +224,11 @@ class LedSharePartition:
     async def acknowledge(
         self, member: str, ranges: Sequence[AcknowledgedRange], turn: Callable[[], Awaitable[None]]
     ) -> list[asyncio.Future[None]]:
-        """Applies a member's acknowledgements.
+        """Applies a member's acknowledgements, in portions of a limited size. Awaits `turn` after each portion.
 
-        Many acknowledgements are applied in portions of a limited size, and `turn` is awaited after each portion.
-
-        Returns futures that are done once the acknowledgements are written. Raises KafkaError if they are refused. Then
-        no acknowledgement is applied, unless a lock expires or the state is dropped between two portions.
+        Returns futures that are done once the acknowledgements are written. All acknowledgements are checked before the
+        first is applied, and KafkaError is raised if one is refused. If a lock expires or the state is dropped between
+        two portions, KafkaError is raised after some acknowledgements were applied.
         """
         state = self._in_use()
         parts = portions(state.window, ranges)
@@ -327,10 +326,10 @@ class LedSharePartition:
             self.retire()
 
     async def _write_once(self) -> bool:
-        """Writes the waiting changes to the share coordinator in one request, as many as fit.
+        """Writes waiting changes to the share coordinator, as many as fit into one request.
 
-        Returns False if the write failed and no acknowledgement is waiting, so that there is no reason to write again
-        at once.
+        Returns False if the write failed and no acknowledgement is waiting: then the next write need not be made at
+        once.
         """
         state = self.state
         assert state is not None
@@ -387,7 +386,9 @@ class LedSharePartition:
             self.wake()
 
     def _keep(self, changes: list[StateBatch]) -> None:
-        """Writes changes that have already taken effect. If the write fails, they are written later."""
+        """Queues changes that have already taken effect for the next write. If this write fails, a later write has
+        them.
+        """
         if not changes:
             return
         self._unsaved += changes
@@ -433,7 +434,8 @@ class LedSharePartition:
             self._spawn(self._end_deliveries())
 
     async def _end_deliveries(self) -> None:
-        """Ends deliveries that were not acknowledged, a limited number in each pass of the event loop.
+        """Ends deliveries whose lock has expired or whose member has left, a limited number in each pass of the event
+        loop.
 
         The locks of one member may expire at the same time in many partitions.
         """

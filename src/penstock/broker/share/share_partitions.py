@@ -144,7 +144,8 @@ class SharePartitions:
             led.retire()
 
     async def verify(self, session: ShareSession) -> None:
-        """Drops outdated states of partitions that are new in the session: asks the share coordinator for their state.
+        """Asks the share coordinator about partitions that are new in the session, and drops this node's states if
+        outdated.
 
         A group may have been deleted, or its offsets altered, while a former member's session kept the state in use. If
         the coordinator does not answer soon, the partition is served meanwhile: the coordinator will refuse writes of

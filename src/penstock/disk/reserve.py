@@ -19,10 +19,10 @@ RESERVED_DESCRIPTORS = 24
 
 
 class Reserve:
-    """Holds open descriptors of the null device, which occupy places below the process's limit of open files.
+    """Keeps some descriptors in reserve: they are open on the null device.
 
-    When the process has no descriptor left, a caller closes them and opens its own files in their place, one caller at
-    a time.
+    When the process has no free descriptor left, one caller at a time closes them, opens its own files instead, and
+    fills the reserve again afterwards.
     """
 
     def __init__(self) -> None:

@@ -148,7 +148,7 @@ class Durability:
                     self._released.set()
 
     async def old_path_released(self) -> None:
-        """Waits until the syncs that began before the log moved to its present directory have ended."""
+        """Waits for the end of all syncs that began before the log was moved to its present directory."""
         if self._old_syncs:
             self._released = asyncio.Event()
             await self._released.wait()

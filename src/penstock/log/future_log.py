@@ -158,9 +158,10 @@ class FutureLog:
         return True
 
     def _next(self, max_bytes: int) -> LogSlice | None:
-        """Returns the next slice of the current log to copy; None if the remaining offsets have no records.
+        """Returns the next slice of the current log to copy.
 
-        In the second case, skips these offsets in the copy.
+        If no records remain, but the current log ends at a higher offset, moves the end of the copy there and returns
+        None.
         """
         current, log = self.current, self.log
         found = current.read(log.log_end_offset, max_bytes, upper_bound=current.log_end_offset)

@@ -237,8 +237,8 @@ class FutureLogs:
     def _mark_current(self, current: Log, target: LogDir) -> frozenset[bytes]:
         """Writes the leaving mark of the current log, and removes outdated ids from its moved mark (see `moved_mark`).
 
-        Returns the remaining ids. These directories may still hold an older log of the partition: they are offline, or
-        their older log is not removed yet.
+        Returns the remaining ids: these are the ids of directories that may still hold an older log of the partition,
+        because they are offline or their older log is not removed yet.
         """
         disk, dirs = self._logs.disk, self._logs.dirs
         older = moved_mark.read(disk, current.path)

@@ -81,8 +81,9 @@ def forget(disk: Disk, path: str, sources: Iterable[bytes]) -> None:
 
 
 def write_leaving(disk: Disk, path: str, target: bytes) -> None:
-    """Writes the leaving mark of the log in `path`, which is about to be replaced by its copy in the directory
-    `target`, and syncs it."""
+    """Writes the leaving mark of the log in `path`, and syncs it: the log's copy in the directory `target` will replace
+    it.
+    """
     disk.write_atomic(f"{path}/{LEAVING_MARK_FILE}", _render([target]))
 
 
@@ -147,7 +148,11 @@ def put_replaced_logs_aside(
             continue
         for other in [each for each in left if each is not adopted[0]]:
             if topic_id(other.file(name)) == topic_id(adopted[0].file(name)):
-                logger.warning("%s is set aside: its copy in %s has replaced it", other.file(name), adopted[0].path)
+                logger.warning(
+                    "%s is renamed to a stray directory: its copy in %s has replaced it",
+                    other.file(name),
+                    adopted[0].path,
+                )
                 disk.rename(other.file(name), name_for_stray(other, name))
                 disk.sync_dir(other.path)
 

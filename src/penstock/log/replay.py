@@ -59,9 +59,7 @@ class Recovered:
                 self.batches = None
 
     def batches_from(self, log: Log, offset: int) -> Iterator[tuple[Segment, int, BatchHeader]]:
-        """Yields every batch that has a producer id, from `offset` to the log end. Some yielded batches may have no
-        producer id.
-        """
+        """Yields the batches from `offset` to the log end. May leave out batches without a producer id."""
         if self.batches is None:
             yield from batches_between(log.segments, offset, log.log_end_offset)
             return

@@ -58,8 +58,9 @@ def _replace(log: Log, old: list[Segment], new: Segment) -> None:
 
 
 def cancel_swaps(log: Log) -> None:
-    """Removes compacted segments that are not in use yet, so that a crash after a truncation does not bring records
-    back."""
+    """Removes compacted segments that are not in use yet. Otherwise a crash after a truncation could bring truncated
+    records back.
+    """
     for segment in log.pending_swaps:
         segment.remove_files()
     log.pending_swaps.clear()

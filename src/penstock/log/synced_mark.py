@@ -44,8 +44,8 @@ class Mark(Enum):
 def find(disk: Disk, path: str, names: set[str], *, damaged: bool) -> Mark:
     """Returns the state of a log's synced mark. `names` are the names of the files in the log's directory.
 
-    Removes the mark of a damaged log: records that counted are missing. Without the removal, the next start would find
-    no damage and would trust the mark.
+    If the log is damaged, removes the mark, because records that counted are missing. Otherwise the next start would
+    find no damage and would trust the mark.
     """
     if REMOVED_MARK_FILE in names or (damaged and SYNCED_MARK_FILE in names):
         remove_file(disk, path)
@@ -66,7 +66,7 @@ def write_file(disk: Disk, path: str) -> None:
 
 
 def remove_file(disk: Disk, path: str) -> None:
-    """Removes the synced mark in two steps: renames it, syncs the directory, removes it.
+    """Removes the synced mark: renames its file, syncs the directory, then removes the renamed file.
 
     If the process is killed before the sync, the next start finds the file under its new name and syncs again. Without
     the rename, the next start would find no mark, but a power loss could still bring the mark back.

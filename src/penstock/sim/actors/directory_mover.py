@@ -1,7 +1,7 @@
 """Defines the directory mover, which moves replicas between log directories of a machine, and throttles these moves.
 
-While a replica moves, a request to move it to its present directory cancels the move, and a request to move it to a
-third directory replaces the move.
+Some requests arrive while a replica moves. A request to move the replica to its present directory cancels the move. A
+request to move it to a third directory replaces the move.
 """
 
 from __future__ import annotations

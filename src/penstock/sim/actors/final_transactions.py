@@ -1,7 +1,7 @@
 """Asks all brokers, after all faults have ended, for transactions that are still open.
 
-The transaction of a killed producer ends with its timeout. If the timeout is too long to wait for, the producer starts
-once more, as an application does, and its start ends the transaction.
+The transaction of a killed producer ends with its timeout. If this timeout is too long to wait for, the producer is
+started once more, as an application would do. Its start ends the transaction.
 """
 
 from __future__ import annotations

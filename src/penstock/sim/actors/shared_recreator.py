@@ -1,7 +1,7 @@
 """Defines the shared recreator, which deletes topics that other actors use, and creates them again with the same names.
 
-Commits for each of these topics use a separate range of offsets. So the range of a committed offset shows for which
-topic it was committed, although all the topics have the same name.
+Before each deletion, a group commits offsets for the topic in a new range of offsets. So the range of a committed
+offset shows whether the offset belongs to the present topic or to a deleted topic with the same name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Defines the topic recreator, which deletes a topic and creates a new topic with the same name.
 
-A group commits offsets for each of these topics, each time in a separate range of offsets. So the range of a committed
-offset shows for which topic it was committed. After a deletion was requested, the checks ignore records and commits of
-the deleted topic. After a failed request the state of the topic is unknown, so the actor continues with another name.
+A group commits offsets for each new topic, each time in a new range of offsets. So the range of a committed offset
+shows whether the offset belongs to the present topic or to a deleted topic with the same name. After a deletion was
+requested, the checks ignore records and commits of the deleted topic. After a failed request the state of the topic is
+unknown, so the actor continues with another name.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Checks expiry: records, producer state and committed offsets expire, each after its own time, and not earlier.
 
 Each machine measures ages with its own clock. The rules use the largest age that any machine can have measured. It is
-the sum of three parts: the virtual time since the record or state was written, the later jumps that all clocks made at
-the same moment, and the jumps of single clocks in the whole run. The last part is needed because a machine whose clock
-is ahead overestimates every age.
+the sum of three times: the virtual time since the record or state was written; later jumps of all clocks together; and
+all jumps of single clocks in the run. Jumps of single clocks count even if they came before the record, because a
+machine whose clock is ahead overestimates every age.
 """
 
 from __future__ import annotations

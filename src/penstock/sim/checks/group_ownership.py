@@ -198,9 +198,9 @@ class GroupOwnership:
     def _still_held(
         self, group_id: str, group: _Holdings, who: str, partition: Owned, since: _Given, answer: _Given
     ) -> None:
-        """Checks that no other member was assigned the partition while the member `who` owned it.
+        """Reports a violation if another member was assigned the partition while the member `who` owned it.
 
-        `since` describes the answer that assigned the partition to `who`; `answer` describes the last answer to `who`.
+        `since` describes the answer that assigned the partition to `who`. `answer` describes the last answer to `who`.
         """
         for other, held in group.held.items():
             given = held.get(partition)

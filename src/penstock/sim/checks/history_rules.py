@@ -79,8 +79,8 @@ def _acknowledged(plan: Plan, history: History, view: FinalView) -> Iterator[Wri
 
 
 def _promised(plan: Plan, history: History, write: Write) -> bool:
-    """True if the acknowledgement promises that the record is not lost. With acks=1, it does so only if the partition
-    has one replica, or kept the same leader from the sending of the record on."""
+    """True if the acknowledgement promises that the record is not lost. An acknowledgement with acks=1 promises this in
+    two cases only: the partition has one replica, or its leader did not change after the record was sent."""
     if plan.promises(write.acks):
         return True
     return write.acks == 1 and write.began >= history.one_leader_since.get(write.partition, float("inf"))

@@ -51,10 +51,13 @@ class Transaction:
     def may_begin_at(self, first: int | None, log_begin: int, start: int) -> bool:
         """True if `first` is a possible first offset of this transaction in a replica whose log starts at `start`.
 
-        Two kinds of offsets are possible: the base offset of the first batch that the replica serves, and the base
-        offset of each earlier batch. `first=None` (no offset) is possible if the replica serves no batch of the
-        transaction. The rebuild began to read at `log_begin`. If it has read no earlier marker of this producer, an
-        offset below `log_begin` is possible too, because the first batches of the transaction may have been deleted.
+        These values of `first` are possible:
+
+            the base offset of the first batch that the replica serves
+            the base offset of a batch that ends before the start of the replica's log
+            None, if the replica serves no batch of the transaction
+            an offset below `log_begin`, where the rebuild began to read, if the log has no earlier marker of this
+                producer: the first batches of the transaction may have been deleted
         """
         visible = next((base for base, end in self.batches if end > start), None)
         if first is None:

@@ -6,12 +6,13 @@
     leaders commit first     no follower's high watermark is above the last offset that a leader has committed
 
 A batch is committed by the first leader whose high watermark passes it. Each batch is read once per replica, when the
-high watermark moves. In a compacted topic, a batch may have lost records, or be gone, but only below the offset up to
+high watermark moves. In a compacted topic, batches may lack records or be missing, but only below the offset up to
 which some replica has compacted its log.
 
-A machine that loses power may lose batches. If no acknowledgement promised to keep them, replicas of the partition may
-lack batches from the first lost batch on. They may do so until the machine has all committed batches again, or until a
-leader lacks one of these batches: from then on, the leader's log decides which batches are committed.
+A power loss may erase batches that no acknowledgement promised to keep. After such a loss, replicas of the partition
+may lack the first lost batch and all later batches. This permission ends when the machine has all committed batches
+again. It also ends when a leader lacks one of these batches: from then on, the leader's log decides which batches are
+committed.
 """
 
 from __future__ import annotations

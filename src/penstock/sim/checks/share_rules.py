@@ -41,7 +41,8 @@ def done_records_stay_done(plan: Plan, history: History, view: FinalView) -> Ite
 
 
 def deliveries_are_limited_and_counted(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each delivery whose delivery count is above the limit, or not above the count at an earlier release."""
+    """Yields each delivery with a wrong delivery count: a count above the limit, or a count that did not increase after
+    a release."""
     answers = _answers(history)
     for delivery in history.share_deliveries:
         if not 1 <= delivery.deliveries <= MAX_DELIVERIES:
@@ -78,11 +79,11 @@ def every_record_is_delivered(plan: Plan, history: History, view: FinalView) -> 
 
 
 def locks_run_out(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each record that a member kept unacknowledged for so long that its lock should have expired.
+    """Yields each record that stayed locked for too long after a member got it and did not acknowledge it.
 
-    Available records are delivered in the order of their offsets. If later records are delivered again and again after
-    the lock's time, the record is still locked. A few such deliveries prove nothing: the record may have been sent to a
-    member that did not get it, and this locks the record once more.
+    Available records are delivered in the order of their offsets. So if records after this record are delivered again
+    and again, this record is still locked. Only many such deliveries are a proof: the record may have been sent to a
+    member that did not receive it, and this delivery locks the record once more.
     """
     answered = {(each.member, each.group, each.partition, each.offset) for each in history.share_answers}
     by_partition: dict[tuple[str, TopicPartition], list[ShareDelivery]] = defaultdict(list)
@@ -109,8 +110,8 @@ def locks_run_out(plan: Plan, history: History, view: FinalView) -> Iterator[str
 def records_given_up_have_dead_letters(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
     """Yields each record that a group with a dead-letter topic gave up without a dead letter.
 
-    A record is given up in two cases: a member got the answer that the record is rejected; or the record was delivered,
-    is not accepted, and is not delivered again.
+    A group gives a record up in two cases. A member rejected the record and got the answer. Or the record was
+    delivered, but no member accepted it, and it is not delivered again.
     """
     groups = {group for group, configs in _configs(plan).items() if configs.get(DEAD_LETTER_TOPIC)}
     if not groups or (history.power_losses and not plan.fsync_everywhere):

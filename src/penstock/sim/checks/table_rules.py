@@ -67,7 +67,8 @@ def _last(writes: list[Write], time: float, below: float) -> Write | None:
 def _may_supersede(writes: list[Write], last: Write, end: float, ended: float) -> bool:
     """True if compaction may have removed `last` because of a newer write of the same key.
 
-    The newer write must have begun before `ended`, and a reader that read up to `end` must not have seen it.
+    The newer write began before the time `ended`. It need not be visible to a reader that read up to the offset `end`:
+    its offset is unknown or at least `end`, or it is a tombstone that compaction may have removed.
     """
     return any(
         write is not last

@@ -460,13 +460,13 @@ class Timeline:
 
 
 class Heap:
-    """Keeps one flag for the process: `frozen` is True once `freeze` was called, before the first of many runs."""
+    """Remembers in `frozen` whether `freeze` was called in this process. It is called before the first of many runs."""
 
     frozen = False
 
     @classmethod
     def freeze(cls) -> None:
-        """Keeps all objects that exist now out of later garbage collections. Otherwise each run would scan all modules
+        """Excludes all objects that exist now from later garbage collections. Otherwise each run would scan all modules
         twice."""
         gc.collect()
         gc.freeze()

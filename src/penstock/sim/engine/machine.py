@@ -300,7 +300,7 @@ class Machine:
     def die_at_change(self, count: int, how: Callable[[], None]) -> None:
         """Counts the changes of the disk from now on, and kills the process in the middle of change `count`.
 
-        Then calls `how`, which may add to the fault, for example a power loss.
+        Then calls `how`, which can inject a further fault, for example a power loss.
         """
         disk = self.disk
         if disk is None:

@@ -1,8 +1,8 @@
 """Implements the simulated `Network`: hosts, listeners and TCP-like connections over links. Faults change the links.
 
-A process sees what a kernel shows it. A connection may be refused, stay unanswered, be reset in the middle of a frame,
-or be half open because the other machine lost power. Bytes arrive in pieces of any size; `pause_writing` is called if
-the peer does not read. Data in flight still arrives after its sender has given up.
+A process sees the network as a kernel shows it. A connection may be refused, stay unanswered, or be reset in the middle
+of a frame. It may be half open, because the other machine lost power. Bytes arrive in pieces of any size;
+`pause_writing` is called if the peer does not read. Data in flight still arrives after its sender has given up.
 """
 
 from __future__ import annotations

@@ -75,8 +75,8 @@ class Led(NamedTuple):
 
 
 class Forger:
-    """Forges messages from the current state of the receiver. An epoch that is past for the receiver is past
-    everywhere."""
+    """Forges messages from the current state of the receiver, such as its epoch. If an epoch is stale for the receiver,
+    it is stale for all nodes."""
 
     def __init__(self, target: FaultTarget) -> None:
         self._target = target

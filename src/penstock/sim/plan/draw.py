@@ -1,8 +1,9 @@
 """Draws the plan of a seed: the cluster's settings, the actors, and the faults with their times.
 
-This is swarm testing: each seed draws which kinds of faults and actors take part, and how the cluster is set up. So two
-kinds that would hide each other's effects also occur separately. Each actor and each fault is drawn from its own random
-stream: if an actor or a fault is left out, the others do not change, so a failing run can be shrunk.
+Each seed draws which kinds of faults and actors take part, and how the cluster is set up (swarm testing). One kind of
+fault may hide the effects of another kind; with some seeds, each of them occurs without the other. Each actor and each
+fault is drawn from its own random stream. So if an actor or a fault is left out, the others do not change, and a
+failing run can be shrunk.
 """
 
 from __future__ import annotations

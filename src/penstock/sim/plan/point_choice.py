@@ -1,10 +1,10 @@
 """Chooses the faults of a run among the points that an earlier run of the same plan passed.
 
-Most of a run's points are fetches and writes of segments. So the choice takes first a kind of point, then a cell (kind,
-fault and role of the machine), then a point of that cell: rare points are hit as often as frequent points. The kind and
+Most of a run's points are fetches and writes of segments. To hit rare points as often as frequent points, the choice
+draws first a kind of point, then a cell (kind, fault and role of the machine), then a point of that cell. The kind and
 the cell with the lowest coverage come first. Half of the faults hit messages between nodes. About half of the faults
-get a second fault at the same point or at one of the next points, because many bugs need a second fault before the
-effects of the first fault are repaired.
+get a second fault, at the same point or soon after it. Many bugs need this second fault before the effects of the first
+fault are repaired.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ class RecordCommands:
         return await self._as(by, work)
 
     async def fill(self, place: str, *values: str, by: str = "p", key: str = "") -> str:
-        """Writes a large record for each value, in a batch of its own. Large records make a move copy them before its
-        final swap of the logs, not during the swap."""
+        """Writes a large record for each value, each record in a batch of its own. If its replica moves to another
+        directory, large records are copied before the final swap of the logs, not during it."""
         topic, index = self._place(place)
 
         async def work(role: Participant) -> str:

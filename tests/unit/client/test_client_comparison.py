@@ -88,7 +88,7 @@ def outlined(client: Client) -> Comparison:
     return client.run(outline(client.asynchronous, target(client), at_rate(None)))
 
 
-def test_comparison_of_replicas_has_the_same_result_for_any_split_into_shares() -> None:
+def test_comparison_of_replicas_has_the_same_digest_however_it_is_divided_into_tasks() -> None:
     with Broker(topics={"t": 1}) as broker, broker.client() as client:
         with client.producer() as producer:
             for first in range(0, 98, 7):  # batches extend from one range into the next

@@ -18,7 +18,7 @@ from penstock.client.partitioner import another_partition, murmur2, partition_fo
         (b"abc", 479470107),
     ],
 )
-def test_the_murmur2_hash_of_a_key_equals_that_of_kafkas_producer(key: bytes, signed: int) -> None:
+def test_murmur2_hash_of_a_key_is_the_same_as_in_kafkas_producer(key: bytes, signed: int) -> None:
     assert murmur2(key) == signed & 0xFFFFFFFF
     assert partition_for_key(key, 7) == (signed & 0x7FFFFFFF) % 7
 

@@ -134,7 +134,7 @@ def test_records_of_a_key_go_to_its_partition_and_keyless_records_change_partiti
     run(scenario())
 
 
-def test_send_many_partitions_records_like_send_with_few_lookups(
+def test_send_many_chooses_the_same_partitions_as_send_with_few_partition_lookups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     records: list[Any] = [(None, b"value %d" % each, (), 7) for each in range(1000)]

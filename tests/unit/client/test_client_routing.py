@@ -105,7 +105,7 @@ def test_client_replaces_a_lost_connection() -> None:
     run(scenario())
 
 
-def test_a_node_has_one_connection_per_channel() -> None:
+def test_client_has_one_connection_for_fetches_and_one_for_other_requests_to_each_node() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             await client.refresh([])
@@ -156,7 +156,7 @@ def test_client_gives_up_after_a_limited_number_of_retries() -> None:
     run(scenario())
 
 
-def test_special_timestamp_is_not_sent_to_a_broker_whose_version_treats_it_as_a_normal_time() -> None:
+def test_list_offsets_by_max_timestamp_fails_if_the_broker_is_too_old_to_support_it() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             broker.versions[2] = (1, 6)

@@ -55,7 +55,7 @@ def test_an_invalid_text_of_a_prepared_transaction_is_refused(text: str) -> None
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_new_producer_commits_the_prepared_transaction_only_if_it_is_the_decided_one(
+def test_new_producer_commits_the_prepared_transaction_if_its_state_equals_the_given_state_and_aborts_it_otherwise(
     client: Client, decided: bool
 ) -> None:
     topic = f"decided-{decided}".lower()
@@ -105,7 +105,7 @@ def test_prepare_is_refused_for_a_producer_without_two_phase_commit(client: Clie
         one.abort()
 
 
-def test_start_of_a_two_phase_producer_fails_with_a_sentence_if_the_broker_forbids_two_phase_commit() -> None:
+def test_start_of_a_two_phase_producer_fails_with_a_message_if_the_broker_forbids_two_phase_commit() -> None:
     with (
         Broker(config={"transaction.two.phase.commit.enable": "false"}) as off,
         Client(off.bootstrap) as client,

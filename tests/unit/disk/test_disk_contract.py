@@ -61,7 +61,7 @@ def test_cached_read_never_returns_only_a_part_of_the_existing_bytes(disk: Disk,
     assert at_end is None or bytes(at_end) == b"x" * 1000
 
 
-def test_read_and_sync_have_async_forms(disk: Disk, root: str) -> None:
+def test_file_can_be_read_and_synced_asynchronously(disk: Disk, root: str) -> None:
     file = disk.create(f"{root}/a")
     file.append(b"abcdef")
 
@@ -72,7 +72,7 @@ def test_read_and_sync_have_async_forms(disk: Disk, root: str) -> None:
     assert asyncio.run(work()) == b"cde"
 
 
-def test_appends_continue_at_the_new_end_after_a_truncation_and_overwriting_keeps_the_size(
+def test_append_after_a_truncation_starts_at_the_new_end_and_an_overwrite_keeps_the_file_size(
     disk: Disk, root: str
 ) -> None:
     file = disk.create(f"{root}/a")

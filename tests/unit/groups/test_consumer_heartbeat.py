@@ -20,7 +20,7 @@ from penstock.protocol.messages.api_28_txn_offset_commit import (
 
 
 def settled_pair(driver: ConsumerDriver) -> int:
-    """Brings members a and b to two partitions each, and returns their epoch."""
+    """Lets members a and b join until each has two partitions. Returns the epoch of member a."""
     first = driver.enter("a")
     second = driver.enter("b")
     driver.beat("a", first.member_epoch)
@@ -115,7 +115,7 @@ def test_partitions_of_a_leaving_member_are_reassigned() -> None:
     assert error(driver.beat("b", -1)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_wrong_member_epoch_is_fenced_except_the_previous_epoch_after_a_lost_response() -> None:
+def test_heartbeat_with_a_wrong_epoch_is_fenced_unless_it_repeats_the_previous_epoch_after_a_lost_response() -> None:
     driver = ConsumerDriver()
     first = driver.enter("a")
     epoch = settled_pair(driver)
@@ -202,7 +202,7 @@ def test_full_consumer_group_refuses_new_members() -> None:
     assert error(driver.enter("b")) is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_the_coordinator_generates_member_ids_for_old_clients() -> None:
+def test_coordinator_generates_the_member_id_of_an_old_client() -> None:
     driver = ConsumerDriver()
     response = driver.enter("", version=0)
     assert response.member_id

@@ -1,4 +1,4 @@
-"""Tests that a coordinator at its memory limit refuses new groups, members and offsets, and serves existing ones."""
+"""Tests that a coordinator at its memory limit refuses new groups, members and offsets, but serves existing groups."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_partitions_of_a_removed_share_member_are_assigned_to_the_other_members(
     assert parts(driver.share_beat("a", driver.group.members["a"].epoch)) == {"t": [0, 1, 2, 3]}
 
 
-def test_share_heartbeat_with_an_epoch_before_the_previous_one_is_fenced() -> None:
+def test_share_heartbeat_with_an_epoch_older_than_the_previous_epoch_is_fenced() -> None:
     driver = ShareDriver()
     driver.come("a")
     driver.create_states()

@@ -154,7 +154,9 @@ def test_page_of_records_ends_when_its_limit_of_read_bytes_is_reached() -> None:
     assert (page.full, page.next_offset) == (True, 9)
 
 
-def test_rows_are_made_and_encoded_in_small_pieces_in_a_thread_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_for_rest_are_encoded_as_json_in_small_pieces_in_a_thread_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pieces: list[tuple[str, int, int]] = []
     make = record_rows._rows
 

@@ -78,7 +78,7 @@ def test_rest_route_runs_a_limited_number_of_lines_per_callback_with_many_partit
     assert longest.cost < STEP_MAX_LINES, longest.name
 
 
-def test_invented_partitions_of_a_group_are_left_out_and_an_assignment_that_is_too_long_is_marked(
+def test_rest_group_description_omits_unknown_partitions_and_is_marked_truncated_if_an_assignment_is_too_long(
     some_partitions: Broker,
 ) -> None:
     group = ask(some_partitions, "GET", f"/v1/groups/{INVENTED_PARTITIONS}?limit=10").value

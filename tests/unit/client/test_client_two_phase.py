@@ -55,7 +55,7 @@ def test_an_invalid_text_of_a_prepared_transaction_is_refused(text: str) -> None
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_new_producer_commits_the_prepared_transaction_if_its_state_equals_the_given_state_and_aborts_it_otherwise(
+def test_new_producer_commits_the_prepared_transaction_only_if_it_equals_the_given_state(
     client: Client, decided: bool
 ) -> None:
     topic = f"decided-{decided}".lower()

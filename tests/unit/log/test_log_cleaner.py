@@ -1,4 +1,4 @@
-"""Compaction keeps the last value of each key, removes tombstones after their delay, and disturbs no reader."""
+"""Tests compaction: it keeps the last value of each key, removes tombstones after a delay, and disturbs no reader."""
 
 from __future__ import annotations
 
@@ -329,7 +329,7 @@ def test_crash_at_any_write_of_a_compaction_keeps_the_last_value_of_each_key(ste
         assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted"))]
 
 
-def test_start_that_finishes_a_swap_removes_all_indexes_of_the_replaced_segments() -> None:
+def test_restart_that_completes_a_segment_swap_removes_all_indexes_of_the_replaced_segments() -> None:
     disk = MemoryDisk()
     disk.mkdir("/t-0")
     for suffix in (".log", ".index", ".timeindex", ".txnindex"):

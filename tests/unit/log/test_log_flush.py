@@ -149,7 +149,7 @@ def test_truncation_below_a_waiting_request_does_not_block_the_event_loop(
         nonlocal spins
         spins += 1
         if spins > 100:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The group commit goes round without a pause.")
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "The flush loop calls _sync_round without a pause.")
         return await original(self)
 
     monkeypatch.setattr(Durability, "_sync_round", counted)

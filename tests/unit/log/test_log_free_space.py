@@ -1,4 +1,4 @@
-"""Records of clients are refused before a directory is full, even in a burst between two readings of the free space."""
+"""Tests that writes of clients are refused before a directory is full, even between two readings of its free space."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def test_error_at_the_free_space_limit_contains_directory_and_limit_and_remedy(
 
 
 class NearlyFullDisk(MemoryDisk):
-    """Simulates three volumes with different free space: the last one does not tell it."""
+    """Simulates three volumes with different free space. The free space of the last volume is unknown."""
 
     def free_bytes(self, path: str) -> tuple[int, int]:
         return 10_000, {"/a": 1000, "/b": 500, "/c": -1}[path]
 
 
-def test_reading_of_the_free_space_covers_every_directory_that_is_online() -> None:
+def test_free_space_is_read_for_every_online_directory() -> None:
     disk = NearlyFullDisk()
     found = FreeSpace(disk)
     directories = [LogDir(disk, path) for path in ("/a", "/b", "/c")]

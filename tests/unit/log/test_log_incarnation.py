@@ -84,7 +84,7 @@ def test_no_directory_records_an_incarnation_after_a_disk_error(dirs: tuple[str,
 
 
 @pytest.mark.parametrize("broken", ["/logs", "/more"])
-def test_directory_that_cannot_take_the_incarnation_goes_offline_like_after_any_failed_write(broken: str) -> None:
+def test_directory_goes_offline_if_the_incarnation_cannot_be_written_to_it(broken: str) -> None:
     disk = MemoryDisk()
     logs = manager(disk, dirs=("/logs", "/more"))
     logs.note_incarnation(7)

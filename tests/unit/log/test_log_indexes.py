@@ -1,5 +1,4 @@
-"""Tests that look-ups agree with a plain list of entries, in memory, in the file and after reopening, in Kafka's
-format."""
+"""Tests that index lookups return the same entries as a plain list, and that index files have Kafka's format."""
 
 from __future__ import annotations
 

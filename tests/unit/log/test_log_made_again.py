@@ -1,4 +1,4 @@
-"""A log that is deleted and created again under its name uses no data of the old log, also after a crash."""
+"""Tests that a log that is deleted and recreated uses no data of the old log, even after a crash."""
 
 from __future__ import annotations
 

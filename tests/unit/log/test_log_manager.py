@@ -146,7 +146,7 @@ def test_the_same_partition_in_two_directories_is_refused() -> None:
 
 
 def two_namesakes(disk: MemoryDisk) -> None:
-    """Leaves t-0 in /b, and in /a the log of a topic that was created again while /b was offline."""
+    """Leaves a log of t-0 in /b, and the log of the recreated topic in /a: /b was offline during the recreation."""
     logs = manager(disk, dirs=("/a", "/b"))
     produce(logs.create("t", TOPIC_ID, 0, LogConfig(), directory_id=logs.dirs[1].directory_id), 2)
     logs.take_offline(logs.dirs[1], OSError(errno.EIO, "broken"))
@@ -186,7 +186,7 @@ def test_topic_id_decides_which_of_two_logs_with_the_same_name_is_used(
     assert found.topic_id == topic_id
 
 
-def test_two_logs_with_the_same_name_are_both_strays_if_their_topics_do_not_exist() -> None:
+def test_two_logs_with_the_same_name_are_both_renamed_as_stray_if_their_topics_do_not_exist() -> None:
     disk = MemoryDisk()
     two_namesakes(disk)
     logs = manager(disk, dirs=("/a", "/b"))
@@ -196,7 +196,7 @@ def test_two_logs_with_the_same_name_are_both_strays_if_their_topics_do_not_exis
     assert [name.rpartition("-")[2] for name in left] == ["stray", "stray"]
 
 
-def test_all_logs_with_the_name_of_a_deleted_partition_are_put_aside_with_it() -> None:
+def test_deleting_a_partition_also_renames_all_other_logs_with_its_name() -> None:
     disk = MemoryDisk()
     logs = manager(disk, dirs=THREE)
     for slot, topic_id in ((2, TOPIC_ID), (1, OTHER_ID)):

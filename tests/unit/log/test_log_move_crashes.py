@@ -1,5 +1,5 @@
-"""A crash at any point of a move leaves one current log. The next start resumes or finishes the move, or removes the
-copy."""
+"""Tests that a crash at any point of a move leaves one current log. The next start resumes or completes the move, or
+removes the copy."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _settle(logs: LogManager) -> None:
     run(logs.removal.run(all_of_them=True))
 
 
-def test_moved_mark_left_by_a_crash_does_not_prevent_moving_the_log_back() -> None:
+def test_leftover_file_that_marks_a_log_as_moved_does_not_prevent_moving_the_log_back() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)
@@ -166,7 +166,7 @@ def test_moved_mark_left_by_a_crash_does_not_prevent_moving_the_log_back() -> No
     assert read_all(found) == expected
 
 
-def test_start_fails_if_a_partition_is_in_two_directories_without_a_moved_mark() -> None:
+def test_start_fails_if_a_partition_is_in_two_directories_and_neither_log_is_marked_as_moved() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     produce(log_in_a(logs), 1)
@@ -256,7 +256,7 @@ def test_start_keeps_a_future_log_that_has_no_current_log() -> None:
     assert names(again, B) == []
 
 
-def test_adopted_future_log_stays_in_use_when_the_original_directory_comes_back() -> None:
+def test_future_log_that_replaced_an_offline_log_stays_in_use_when_the_old_directory_comes_back() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)

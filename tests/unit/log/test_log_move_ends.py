@@ -49,7 +49,7 @@ def reopened(logs: LogManager, count: int = 2) -> LogManager:
 
 
 def moved_without_removal(disk: MemoryDisk, count: int = 2) -> tuple[LogManager, Log, Callable[[], None]]:
-    """Moves a log from A to B, where the removal of the old log has to wait."""
+    """Moves a log from A to B. The removal of the old log waits for free descriptors."""
     logs = directories(disk, count=count)
     log = log_in_a(logs)
     fill(log)
@@ -62,7 +62,7 @@ def moved_without_removal(disk: MemoryDisk, count: int = 2) -> tuple[LogManager,
 
 
 @pytest.mark.parametrize("put_aside", [LogManager.delete, LogManager.set_stray])
-def test_a_log_created_again_before_the_old_log_of_a_move_is_removed_keeps_its_records(
+def test_log_that_is_recreated_before_the_old_log_of_a_move_is_removed_keeps_its_records(
     put_aside: Callable[[LogManager, str, int], None],
 ) -> None:
     logs = directories()
@@ -176,7 +176,9 @@ def test_directory_goes_offline_if_the_old_log_of_a_finished_move_cannot_be_rena
         (Mark.CHANGING, Mark.CHANGING, False),
     ],
 )
-def test_copy_replaces_its_log_only_if_both_have_the_same_synced_mark(ours: Mark, theirs: Mark, prepared: bool) -> None:
+def test_copy_replaces_its_log_only_if_both_or_neither_have_the_synced_mark_file(
+    ours: Mark, theirs: Mark, prepared: bool
+) -> None:
     logs = directories()
     log = log_in_a(logs)
     fill(log)

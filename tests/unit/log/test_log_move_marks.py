@@ -1,4 +1,4 @@
-"""Tests a start without some disks after a crash in a move: a log that may be old is not served, and a copy is kept."""
+"""Tests a start after a crash during a move, without some disks: a log that may be outdated is not served."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def without(disk: MemoryDisk, missing: str, count: int = 2) -> LogManager:
 
 
 def swapped_and_written_to(disk: MemoryDisk) -> LogManager:
-    """Crashes after the swap of a move from A to B, before the old log in A is renamed. B got records since."""
+    """Crashes at the end of a move from A to B: B is in use and has new records, but A still has the old log."""
     logs = directories(disk)
     log = log_in_a(logs)
     fill(log)
@@ -53,7 +53,7 @@ def swapped_and_written_to(disk: MemoryDisk) -> LogManager:
 # The target is missing.
 
 
-def test_the_old_log_is_not_served_while_the_target_of_its_move_is_offline() -> None:
+def test_old_log_of_a_move_is_not_served_while_the_target_directory_is_offline() -> None:
     disk = MemoryDisk()
     swapped_and_written_to(disk)
     logs = without(disk, B)
@@ -69,7 +69,7 @@ def test_the_old_log_is_not_served_while_the_target_of_its_move_is_offline() -> 
     assert offsets(found) == list(range(found.log_end_offset))
 
 
-def test_the_old_log_is_served_once_the_target_of_its_move_is_replaced() -> None:
+def test_old_log_of_a_move_is_served_once_the_target_disk_is_replaced_by_an_empty_disk() -> None:
     disk = MemoryDisk()
     swapped_and_written_to(disk)
     disk.remove_tree(B)
@@ -83,7 +83,7 @@ def test_the_old_log_is_served_once_the_target_of_its_move_is_replaced() -> None
     assert found.log_dir == B
 
 
-def test_leaving_mark_of_a_log_that_is_served_again_does_not_come_back_after_a_power_loss() -> None:
+def test_power_loss_does_not_restore_the_file_that_marks_a_log_as_leaving_its_directory() -> None:
     disk = MemoryDisk(crashable=True)
     disk.mkdir(A)
     disk.mkdir(f"{A}/t-0")
@@ -95,7 +95,7 @@ def test_leaving_mark_of_a_log_that_is_served_again_does_not_come_back_after_a_p
     assert not moved_mark.read_leaving(MemoryDisk(volume=survivor), f"{A}/t-0")
 
 
-def test_start_fails_if_the_target_disk_comes_back_after_the_old_log_was_served_again() -> None:
+def test_start_fails_if_the_target_disk_of_a_move_comes_back_after_the_old_log_was_served_again() -> None:
     disk = MemoryDisk()
     swapped_and_written_to(disk)
     logs = directories(disk, count=1)
@@ -110,7 +110,7 @@ def test_start_fails_if_the_target_disk_comes_back_after_the_old_log_was_served_
 
 
 @pytest.mark.parametrize("power", [None, Severity.EVERYTHING, Severity.SOME])
-def test_crash_during_a_move_never_leads_to_a_log_served_without_its_newest_records(power: Severity | None) -> None:
+def test_log_without_its_newest_records_is_never_served_after_a_crash_during_a_move(power: Severity | None) -> None:
     crashes = crashes_of_a_move()
     served = 0
     for number, crash in list(enumerate(crashes))[:: len(crashes) // examples(len(crashes))]:
@@ -131,7 +131,7 @@ def test_crash_during_a_move_never_leads_to_a_log_served_without_its_newest_reco
 # The move ends.
 
 
-def test_finished_move_leaves_no_mark_files_in_the_log() -> None:
+def test_completed_move_leaves_no_files_that_mark_the_log_as_moving() -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)
@@ -156,7 +156,7 @@ def test_log_is_served_without_the_target_directory_after_its_move_was_cancelled
     assert found.log_dir == A
 
 
-def test_cleanup_after_a_replaced_move_keeps_the_leaving_mark_of_the_next_move() -> None:
+def test_cleanup_after_a_replaced_move_keeps_the_file_that_marks_the_next_move() -> None:
     disk = MemoryDisk()
     logs = directories(disk, count=3)
     log = log_in_a(logs)
@@ -176,7 +176,9 @@ def test_cleanup_after_a_replaced_move_keeps_the_leaving_mark_of_the_next_move()
 
 
 @pytest.mark.parametrize(("code", "offline"), [(errno.ENOSPC, False), (errno.EIO, True)])
-def test_move_ends_if_the_leaving_mark_cannot_be_written_to_the_source_directory(code: int, offline: bool) -> None:
+def test_move_fails_if_the_file_that_marks_it_cannot_be_written_to_the_source_directory(
+    code: int, offline: bool
+) -> None:
     disk = MemoryDisk()
     logs = directories(disk)
     log = log_in_a(logs)
@@ -201,8 +203,10 @@ def test_move_ends_if_the_leaving_mark_cannot_be_written_to_the_source_directory
 
 
 def adopted(disk: MemoryDisk) -> list[int]:
-    """Adopts the copy in B while A, which has the log, is offline. Returns the offsets in B, where records were added
-    since."""
+    """Makes the copy in B the current log while A, which has the old log, is offline. Adds records to B.
+
+    Returns the offsets of all records in B.
+    """
     logs = directories(disk)
     log = log_in_a(logs)
     fill(log)
@@ -219,7 +223,7 @@ def adopted(disk: MemoryDisk) -> list[int]:
 
 
 @pytest.mark.parametrize("starts", [0, 2])
-def test_old_log_is_set_aside_when_its_disk_comes_back_after_its_copy_was_adopted(starts: int) -> None:
+def test_old_log_is_renamed_as_stray_when_its_disk_comes_back_after_its_copy_replaced_it(starts: int) -> None:
     disk = MemoryDisk()
     expected = adopted(disk)
     for _ in range(starts):
@@ -233,7 +237,7 @@ def test_old_log_is_set_aside_when_its_disk_comes_back_after_its_copy_was_adopte
     assert not disk.exists(f"{found.path}/{moved_mark.ADOPTED_MARK_FILE}")
 
 
-def test_adopted_copy_does_not_replace_a_log_of_another_topic_with_the_same_name() -> None:
+def test_copy_that_replaced_an_offline_log_does_not_replace_a_log_of_another_topic_with_its_name() -> None:
     disk = MemoryDisk()
     adopted(disk)
     disk.remove_tree(f"{A}/t-0")
@@ -249,8 +253,7 @@ def test_adopted_copy_does_not_replace_a_log_of_another_topic_with_the_same_name
 
 
 def made_again_in_b(disk: MemoryDisk) -> LogManager:
-    """Leaves in A the log of a deleted topic, because A was offline. In B is the log of the topic that was created
-    again, and in C its copy."""
+    """Leaves three logs of t-0: A has one of a deleted topic, B has one of the recreated topic, and C a copy of B's."""
     logs = directories(disk, count=3)
     fill(log_in_a(logs))
     logs.take_offline(logs.dirs[0], OSError(errno.EIO, "broken"))

@@ -1,4 +1,4 @@
-"""A log that is moved to another directory keeps its records and state: the copy, the swap, and their failures."""
+"""Tests that a log that moves to another directory keeps its records and state: copying, swapping, and failures."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def test_copy_does_not_replace_the_log_while_the_copy_has_fewer_synced_records()
     assert log.log_dir == B
 
 
-def test_copy_of_a_log_that_promises_fsync_is_synced_during_the_swap() -> None:
+def test_copy_of_a_log_with_fsync_before_acknowledgements_is_synced_during_the_swap() -> None:
     logs = directories()
     log = log_in_a(logs, replace(SMALL, flush_messages=1))
     assert log.config.fsync_before_ack

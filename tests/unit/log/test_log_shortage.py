@@ -1,4 +1,4 @@
-"""Without a free descriptor or memory, an operation is refused and may be tried again, and no directory goes
+"""Tests that an operation without a free descriptor or memory fails and may be retried, and no directory goes
 offline."""
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Tests when the synced mark of a log is written and removed, and which records count for the high watermark
-meanwhile."""
+"""Tests when the synced mark, a file that says that all counted records are on disk, is written and removed.
+
+Also tests which records count for the high watermark meanwhile."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ async def told_after_a_restart(tmp_path: Path) -> dict[bytes, list[int]]:
     return told
 
 
-def test_first_sync_of_a_log_that_promises_fsync_writes_the_synced_mark(tmp_path: Path) -> None:
+def test_first_sync_of_a_log_with_fsync_before_acknowledgements_writes_the_synced_mark_file(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         produce(log)
         assert (log.countable_offset, is_marked(tmp_path)) == (0, False)
@@ -53,7 +54,7 @@ def test_first_sync_of_a_log_that_promises_fsync_writes_the_synced_mark(tmp_path
     assert run(told_after_a_restart(tmp_path)) == {TOPIC_ID: [0]}
 
 
-def test_log_that_does_not_promise_fsync_never_gets_a_synced_mark(tmp_path: Path) -> None:
+def test_log_without_fsync_before_acknowledgements_never_gets_the_synced_mark_file(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         produce(log)
         await log.flushed(1)
@@ -80,7 +81,7 @@ def test_no_record_counts_for_the_high_watermark_between_switching_fsync_on_and_
     run(with_log(tmp_path, PLAIN, work))
 
 
-def test_sync_that_began_before_fsync_was_switched_on_writes_no_synced_mark(
+def test_sync_that_began_before_fsync_was_switched_on_does_not_write_the_synced_mark_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate, original = asyncio.Event(), RealFile.sync
@@ -107,7 +108,7 @@ def test_sync_that_began_before_fsync_was_switched_on_writes_no_synced_mark(
     run(with_log(tmp_path, PLAIN, work))
 
 
-def test_only_synced_records_count_for_the_high_watermark_until_the_synced_mark_is_removed(tmp_path: Path) -> None:
+def test_only_synced_records_count_for_the_high_watermark_until_the_synced_mark_file_is_removed(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         produce(log)
         await log.flushed(1)
@@ -120,7 +121,7 @@ def test_only_synced_records_count_for_the_high_watermark_until_the_synced_mark_
     run(with_log(tmp_path, PROMISED, work))
 
 
-def test_switching_fsync_on_while_the_synced_mark_is_removed_writes_the_mark_again(tmp_path: Path) -> None:
+def test_switching_fsync_on_during_the_removal_of_the_synced_mark_file_writes_the_file_again(tmp_path: Path) -> None:
     async def work(log: Log) -> None:
         produce(log)
         await log.flushed(1)
@@ -136,7 +137,7 @@ def test_switching_fsync_on_while_the_synced_mark_is_removed_writes_the_mark_aga
 
 
 @pytest.mark.parametrize("left", [-1, 0])
-def test_synced_mark_is_removed_from_a_log_that_lost_synced_records(tmp_path: Path, left: int) -> None:
+def test_synced_mark_file_is_removed_from_a_log_that_lost_synced_records(tmp_path: Path, left: int) -> None:
     async def work(log: Log) -> None:
         produce(log)
         produce(log)

@@ -1,8 +1,8 @@
-"""Runs histories in which the promise of fsync is switched on and off, and checks each event loop iteration.
+"""Runs histories in which fsync before acknowledgements is switched on and off, and checks each event loop iteration.
 
-As long as a power loss could leave the mark, every record that counted survives every power loss. While fsync is
-promised, records count only once every power loss leaves the mark. For leaders the records below the high watermark
-count, for followers the records below the offset in their fetches.
+A record counts if it is below a leader's high watermark or below the offset in a follower's fetches. While the synced
+mark file may survive a power loss, every record that counted survives too. While fsync is switched on, records count
+only once the mark file survives every power loss.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PATH = f"{ROOT}/t-0"
 
 
 class Machine:
-    """Simulates one replica on a simulated disk. Records below `counted` have counted for this replica."""
+    """Simulates one replica on a simulated disk. `counted` is the end of the records that counted so far."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -133,7 +133,7 @@ class Machine:
         self._die_when(is_due)
 
     def die_removing(self) -> None:
-        """Kills the process after the mark is removed and before the directory is synced."""
+        """Kills the process after the mark file is removed and before the directory is synced."""
         self._die_when(lambda kind: kind == "sync_dir" and self.volume.find(f"{PATH}/{SYNCED_MARK_FILE}") is None)
 
     def _die_when(self, is_due: Callable[[str], bool]) -> None:
@@ -220,7 +220,7 @@ class Follower(Machine):
         self.named = log.log_end_offset
 
     def cut(self) -> None:
-        """Truncates: another leader has other records from here on."""
+        """Truncates the last record, because a new leader has another record at this offset."""
         self.log.truncate_to(max(0, self.log.log_end_offset - 1))
         self.named = min(self.named, self.log.log_end_offset)
         self.counted = min(self.counted, self.log.log_end_offset)
@@ -230,7 +230,7 @@ class Follower(Machine):
 
 
 def may_be_marked(volume: Volume) -> bool:
-    """True if some power loss leaves the mark."""
+    """Returns True if the mark file may exist after a power loss."""
     directory = volume.find(PATH)
     if not isinstance(directory, Directory):
         return False
@@ -239,7 +239,7 @@ def may_be_marked(volume: Volume) -> bool:
 
 
 def after_a_power_loss(volume: Volume) -> tuple[bool, int]:
-    """Returns True if the log has a mark after the worst power loss, and its log end offset."""
+    """Returns whether the mark file survives the worst power loss, and the log end offset after this power loss."""
     copied = deepcopy(volume)
     copied.lose_power(Random(0), Severity.EVERYTHING)
     end, directory = 0, copied.find(PATH)
@@ -263,7 +263,9 @@ MADE_AGAIN = "on append roll append sync rest cut roll append sync rest"
 
 
 @pytest.mark.parametrize("role", [Leader, Follower])
-def test_only_synced_records_count_for_the_high_watermark_while_the_synced_mark_may_exist(role: type[Machine]) -> None:
+def test_only_synced_records_count_for_the_high_watermark_while_the_synced_mark_file_may_exist(
+    role: type[Machine],
+) -> None:
     for seed in range(HISTORIES):
         play(role, Random(seed).choices(list(WEIGHTS), list(WEIGHTS.values()), k=100), seed)
 

@@ -1,4 +1,7 @@
-"""The topic id of a log is on disk before its records count as synced. Records without an id belong to no topic."""
+"""Tests that the topic id of a log is on disk before its records count as synced.
+
+Records without a topic id belong to no topic.
+"""
 
 from __future__ import annotations
 

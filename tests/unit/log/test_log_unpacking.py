@@ -1,4 +1,4 @@
-"""Small batches that unpack to many records do not block the loop, and few are unpacked at the same time."""
+"""Tests that unpacking small batches with many records does not block the event loop, and is limited in parallel."""
 
 from __future__ import annotations
 

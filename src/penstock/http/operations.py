@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.http.shares import Shares
+from penstock.net.yielding import yield_between_slices
 from penstock.protocol.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ logger = logging.getLogger(__name__)
 MAX_RUNNING, MAX_RUNNING_OF_USER = 8, 4
 #: Operations that are remembered, with those that have ended.
 MAX_KEPT = 100
+#: Memory of the results of all ended operations. Beyond, the oldest results are dropped.
+RESULTS_MAX_BYTES = 64 * 1024 * 1024
 #: Notes that one operation keeps.
 MAX_NOTES = 100
 
@@ -53,6 +57,9 @@ class Operation:
     error: str | None = None
     result: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    result_bytes: int = 0
+    """The memory of the result; known when the operation has ended."""
+    result_dropped: bool = False
 
     def advance(self, count: int = 1) -> None:
         self.done += count
@@ -63,6 +70,10 @@ class Operation:
 
     def as_json(self) -> dict[str, Any]:
         return {**self.summary(), "result": dict(self.result), "notes": list(self.notes)}
+
+    def drop_result(self) -> None:
+        """Frees the memory of the result. The operation says so."""
+        self.result, self.result_bytes, self.result_dropped = {}, 0, True
 
     def summary(self) -> dict[str, Any]:
         """Returns the operation as a JSON object without its result, for lists of operations."""
@@ -76,6 +87,7 @@ class Operation:
             "started_ms": self.started_ms,
             "ended_ms": self.ended_ms,
             "error": self.error,
+            "result_dropped": self.result_dropped,
         }
 
 
@@ -108,6 +120,18 @@ class Operations:
     def _ended(self, operation: Operation, caller: Caller) -> None:
         del self._tasks[operation.number]
         self._shares.give_back(caller.user)
+        self._drop_old_results()
+
+    def _drop_old_results(self) -> None:
+        """Drops the results of the oldest operations until the others fit into the limit. The last one is kept."""
+        ended = [each for number, each in self._all.items() if number not in self._tasks and each.result]
+        ended.sort(key=lambda each: each.ended_ms or 0)
+        used = sum(each.result_bytes for each in ended)
+        for each in ended[:-1]:
+            if used <= RESULTS_MAX_BYTES:
+                return
+            used -= each.result_bytes
+            each.drop_result()
 
     def list(self) -> list[Operation]:
         """Returns the operations, the newest first."""
@@ -119,7 +143,7 @@ class Operations:
     def cancel(self, operation: Operation) -> bool:
         """Cancels a running operation. Returns False if the operation has ended already."""
         task = self._tasks.get(operation.number)
-        return task is not None and task.cancel()
+        return operation.state == "running" and task is not None and task.cancel()
 
     async def close(self) -> None:
         tasks = list(self._tasks.values())
@@ -141,3 +165,20 @@ class Operations:
             operation.state, operation.error = "failed", "an unexpected error: the node's log has the cause"
         finally:
             operation.ended_ms = self._wall_ms()
+            operation.result_bytes = await _memory_of(operation.result)
+
+
+async def _memory_of(value: Any) -> int:
+    """Returns the bytes of memory that a JSON value takes, counted in small steps."""
+    size, count, left = 0, 0, [value]
+    while left:
+        await yield_between_slices(count)
+        count += 1
+        each = left.pop()
+        size += sys.getsizeof(each)
+        if isinstance(each, dict):
+            left += each.keys()
+            left += each.values()
+        elif isinstance(each, list | tuple):
+            left += each
+    return size

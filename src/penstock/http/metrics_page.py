@@ -42,18 +42,24 @@ async def families(view: View, pipelines: ReadPipelines, topics: frozenset[str] 
 
 
 class MetricsPage:
+    """Renders pages one at a time: however many clients ask for different topics, one page competes with requests."""
+
     def __init__(self, view: View, pipelines: ReadPipelines) -> None:
         self._view = view
         self._pipelines = pipelines
-        self._pages: dict[str, Cached[bytes]] = {}
+        self._pages: dict[frozenset[str] | None, Cached[bytes]] = {}
+        self._rendering = asyncio.Lock()
 
     async def get(self, choice: str = "") -> bytes:
         """Returns the page. `choice` lists topics, separated by commas: each of their partitions gets its own
         series."""
-        page = self._pages.get(choice)
+        topics = self._existing(choice) if choice else None
+        page = self._pages.get(topics)
         if page is None:
-            page = self._pages[choice] = Cached(
-                partial(self._render, choice), lambda: cached_s(len(self._view.broker.partitions))
+            page = self._pages[topics] = Cached(
+                partial(self._render, topics),
+                lambda: cached_s(len(self._view.broker.partitions)),
+                cancel_if_abandoned=True,
             )
             for oldest in list(self._pages)[:-CHOICES_MAX]:
                 del self._pages[oldest]
@@ -63,11 +69,16 @@ class MetricsPage:
         for page in self._pages.values():
             page.cancel()
 
-    async def _render(self, choice: str) -> bytes:
-        topics = frozenset(choice.split(",")) if choice else None
+    def _existing(self, choice: str) -> frozenset[str]:
+        """Returns the chosen topics that exist, so that made-up names don't lead to further pages."""
+        known = self._view.broker.metadata.image.topics
+        return frozenset(name for name in choice.split(",") if name in known)
+
+    async def _render(self, topics: frozenset[str] | None) -> bytes:
         parts = []
-        async for family in families(self._view, self._pipelines, topics):
-            for part in rendered(family):
-                parts.append(part)
-                await asyncio.sleep(0)
+        async with self._rendering:
+            async for family in families(self._view, self._pipelines, topics):
+                for part in rendered(family):
+                    parts.append(part)
+                    await asyncio.sleep(0)
         return b"".join(parts)

@@ -59,11 +59,20 @@ def cached_s(partitions: int) -> float:
 class Cached(Generic[T]):
     """Computes a value once for concurrent requests, and keeps the value for a short time."""
 
-    __slots__ = ("_compute", "_keep_s", "_task", "_until", "_value")
+    __slots__ = ("_cancel_if_abandoned", "_compute", "_keep_s", "_task", "_until", "_value", "_waiting")
 
-    def __init__(self, compute: Callable[[], Awaitable[T]], keep_s: Callable[[], float] = lambda: FRESH_S) -> None:
+    def __init__(
+        self,
+        compute: Callable[[], Awaitable[T]],
+        keep_s: Callable[[], float] = lambda: FRESH_S,
+        *,
+        cancel_if_abandoned: bool = False,
+    ) -> None:
+        """`cancel_if_abandoned` ends a computation whose requests have all been cancelled."""
         self._compute = compute
         self._keep_s = keep_s
+        self._cancel_if_abandoned = cancel_if_abandoned
+        self._waiting = 0
         self._task: asyncio.Task[T] | None = None
         self._until = 0.0
         self._value: list[T] = []
@@ -75,8 +84,16 @@ class Cached(Generic[T]):
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="http-compute")
             self._task.add_done_callback(self._ended)
-        # Shielded: the first client may disconnect while others wait.
-        return await asyncio.shield(self._task)
+        task = self._task
+        self._waiting += 1
+        try:
+            # Shielded: the first client may disconnect while others wait.
+            return await asyncio.shield(task)
+        finally:
+            self._waiting -= 1
+            if self._cancel_if_abandoned and not self._waiting and task is self._task:
+                self._task = None  # the next request computes again
+                task.cancel()
 
     async def _run(self) -> T:
         value = await self._compute()
@@ -85,7 +102,8 @@ class Cached(Generic[T]):
         return value
 
     def _ended(self, task: asyncio.Task[T]) -> None:
-        self._task = None
+        if self._task is task:
+            self._task = None
         if not task.cancelled():
             task.exception()  # waiters have got the exception; this marks it as retrieved
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,9 +16,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.broker.events.kinds import CorruptionFound
 from penstock.client.share_consumer import Delivered
-from penstock.http import partition_metrics
+from penstock.http import metrics_page, partition_metrics
+from penstock.http.exposition import Family, gauge
+from penstock.http.metrics_page import MetricsPage
 from penstock.http.pipelines import Pipeline
 from penstock.http.places import MAX_CONNECTIONS
+from penstock.http.view import View
 from penstock.net.traffic import KNOWN
 from penstock.protocol.messages.api_08_offset_commit import (
     OffsetCommitRequest,
@@ -173,10 +177,40 @@ def test_metrics_page_has_a_series_for_each_partition_of_requested_topics(
     assert found["penstock_partition_log_end_offset"].keys() == both
     assert "penstock_series_left_out" not in found
     monkeypatch.setattr(partition_metrics, "CHOSEN_MAX", 1)
+    broker.restart()  # metrics are cached for a second
     found = series(broker, "?partitions=unknown,orders")
     assert found["penstock_series_left_out"] == {of(of="partition"): 2}
     with pytest.raises(urllib.error.HTTPError, match="414"):
         series(broker, "?partitions=" + "x" * 5000)
+
+
+def test_metrics_pages_of_different_topics_are_rendered_one_at_a_time_and_made_up_topics_share_a_page(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_once, most, pages = 0, 0, []
+
+    async def families(view: View, pipelines: object, topics: frozenset[str] | None = None) -> AsyncIterator[Family]:
+        nonlocal at_once, most
+        at_once, most = at_once + 1, max(most, at_once + 1)
+        pages.append(topics)
+        await asyncio.sleep(0)
+        yield gauge("penstock_test", "Counts nothing.", 1)
+        at_once -= 1
+
+    async def no_pipelines() -> list[Pipeline]:
+        return []
+
+    monkeypatch.setattr(metrics_page, "families", families)
+    node = broker.node
+    page = MetricsPage(View(node.broker, node._server, node._world.network, 0, list), no_pipelines)
+
+    async def scrapes() -> None:
+        choices = ["", "orders", "bare", "bare,orders", "orders,bare", *(f"none-{n}" for n in range(10))]
+        await asyncio.gather(*(page.get(each) for each in choices))
+
+    broker.run(scrapes())
+    assert most == 1
+    assert pages == [None, {"orders"}, {"bare"}, {"orders", "bare"}, set()]
 
 
 def test_metrics_have_event_loop_delays_and_the_used_bytes_of_each_log_directory(broker: Broker) -> None:

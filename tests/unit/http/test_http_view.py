@@ -52,6 +52,36 @@ def test_failed_computation_of_a_cached_value_fails_all_waiting_requests_that_we
     asyncio.run(scenario())
 
 
+def test_computation_of_a_cached_value_that_no_request_waits_for_any_more_is_cancelled_if_asked_for() -> None:
+    async def scenario() -> None:
+        running = 0
+        go_on = asyncio.Event()
+
+        async def look() -> str:
+            nonlocal running
+            running += 1
+            try:
+                await go_on.wait()
+            finally:
+                running -= 1
+            return "found"
+
+        shared = Cached(look, cancel_if_abandoned=True)
+        first, second = asyncio.ensure_future(shared.get()), asyncio.ensure_future(shared.get())
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.sleep(0.0)
+        assert running == 1
+        second.cancel()
+        await asyncio.wait([first, second])
+        third = asyncio.ensure_future(shared.get())  # before the abandoned computation has ended
+        go_on.set()
+        assert await third == "found"
+        assert running == 0
+
+    asyncio.run(scenario())
+
+
 def test_cluster_view_is_cached_for_longer_if_it_has_more_partitions() -> None:
     assert cached_s(0) == 1.0
     assert cached_s(3000) == 3.0

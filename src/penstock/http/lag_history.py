@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 #: Series of samples, one for each topic of a group. A group beyond has a history once others get no samples any more.
 MAX_SERIES = 2_000
@@ -66,11 +66,14 @@ class LagHistory:
         self._series.popitem(last=False)
         return True
 
-    def samples(self, group: str, topics: Iterable[str]) -> list[tuple[int, int]]:
+    def samples(self, group: str, topics: Collection[str]) -> list[tuple[int, int]]:
         """Returns samples as (time, lag), where lag is the sum over the topics.
 
-        A topic counts from its first sample on, with its last lag.
+        A topic counts from its first sample on, with its last lag. Returns an empty list for more than MAX_TOPICS
+        topics.
         """
+        if len(topics) > MAX_TOPICS:
+            return []
         known = (self._series.get((group, topic)) for topic in topics)
         return _summed(each for each in known if each is not None)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -149,9 +149,7 @@ class Sampler:
             if each.group != group:
                 history.add_sample(group, at_ms, lags)
                 group, lags = each.group, Counter()
-            if each.partition in positions:
-                behind = positions[each.partition].high_watermark - each.offset
-                lags[each.partition[0]] += max(0, behind)
+            _add_lag(lags, each.partition, each.offset, positions)
         history.add_sample(group, at_ms, lags)
         others = [each for each in self._view.broker.metadata.image.brokers.values() if not each.fenced]
         room = GROUPS_MAX
@@ -182,10 +180,18 @@ class Sampler:
         if len(offsets) > GROUP_PARTITIONS_MAX:
             self._large.add(group)
         lags = Counter[str]()
-        for key, offset in offsets.items():
-            if key in positions:
-                lags[key[0]] += max(0, positions[key].high_watermark - offset)
+        for partition, offset in offsets.items():
+            _add_lag(lags, partition, offset, positions)
         self._view.history.lags.add_sample(group, at_ms, lags)
+
+
+def _add_lag(
+    lags: Counter[str], partition: TopicPartition, offset: int, positions: Mapping[TopicPartition, Position]
+) -> None:
+    """Adds the lag of a committed offset to the lag of its topic. Leaves out partitions whose position is unknown."""
+    position = positions.get(partition)
+    if position is not None:
+        lags[partition[0]] += max(0, position.high_watermark - offset)
 
 
 async def _sums(positions: dict[TopicPartition, Position]) -> dict[str, Sums]:

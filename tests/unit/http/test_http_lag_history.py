@@ -46,6 +46,14 @@ def test_lag_history_of_a_group_returns_a_limited_number_of_samples_over_all_its
     assert (len(found), found[-1]) == (POINTS, (2 * POINTS - 1, 2))
 
 
+def test_a_group_with_too_many_topics_has_no_history_even_if_its_samples_came_in_parts() -> None:
+    history = LagHistory()
+    for number in range(MAX_TOPICS + 1):
+        history.add_sample("g", 1000, {f"t{number}": 1})
+    assert history.samples("g", [f"t{number}" for number in range(MAX_TOPICS)]) == [(1000, MAX_TOPICS)]
+    assert history.samples("g", [f"t{number}" for number in range(MAX_TOPICS + 1)]) == []
+
+
 def test_lag_history_at_its_limit_replaces_only_groups_without_recent_samples() -> None:
     history = LagHistory()
     for number in range(MAX_SERIES + 1):

@@ -106,7 +106,7 @@ class Rest:
 def rest(args: argparse.Namespace) -> Rest:
     """Returns a client of the node at --http. Raises Failure if the URL or the client properties can't be used."""
     from penstock.cli.connect import credentials_in
-    from penstock.net.web import names_loopback
+    from penstock.security.hosts import is_loopback
 
     try:
         parts = urlsplit(args.http)
@@ -117,7 +117,7 @@ def rest(args: argparse.Namespace) -> Rest:
         raise Failure(f"--http takes http://HOST:PORT or https://HOST:PORT, not {args.http}", Exit.USAGE)
     found = credentials_in(args.command_config)
     authorization = _authorization(found)
-    if authorization and parts.scheme == "http" and not names_loopback(parts.hostname):
+    if authorization and parts.scheme == "http" and not is_loopback(parts.hostname):
         raise Failure(f"--http {args.http} would send the login unprotected: use https://", Exit.USAGE)
     tls = (found.tls or ssl.create_default_context()) if parts.scheme == "https" else None
     return Rest(parts.hostname, port, tls, authorization, args.timeout)
@@ -131,9 +131,7 @@ def _authorization(found: Credentials) -> str:
     match found.login:
         case None:
             return ""
-        case Login(token=True):
-            raise Failure("--http takes no delegation token: use a user with a password", Exit.USAGE)
-        case Login(username=user, password=password):
+        case Login(username=user, password=password):  # or the id of a delegation token, and its HMAC
             return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
         case login:
             try:

@@ -115,7 +115,11 @@ def token_login(properties: Mapping[str, str], options: Mapping[str, str]) -> To
     if url is None:
         raise ValueError(f"OAUTHBEARER needs tokens: set {ENDPOINT} to a file:// or https:// URL.")
     try:
-        endpoint = Document(url, MAX_ANSWER_BYTES, tls=endpoint_tls(options))
+        tls = endpoint_tls(options)
+    except ValueError as problem:
+        raise ValueError(f"sasl.jaas.config can't be used for the connection to {ENDPOINT}: {problem}") from None
+    try:
+        endpoint = Document(url, MAX_ANSWER_BYTES, tls=tls)
     except ValueError as problem:
         raise ValueError(f"{ENDPOINT} can't be used: {problem}.") from None
     client_id, secret, scope = (_first(given, names) for names in (_ID, _SECRET, _SCOPE))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from penstock.security.hosts import canonical_host
+from penstock.security.hosts import canonical_host, is_loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,6 @@ class Arrival(NamedTuple):
 
 
 AT_ONCE = Arrival()
-
-
-def is_loopback(host: str) -> bool:
-    """Returns True if the address belongs to a peer on this machine."""
-    return host.startswith(("127.", "::ffff:127.")) or host == "::1"
 
 
 class ConnectionCounts:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import http.client
 import io
-import ipaddress
 import socket
 import ssl
 import time
@@ -17,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
+
+from penstock.security.hosts import is_loopback
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -55,7 +56,7 @@ class Document:
                 raise ValueError("the URL names no file: use file:///path")
         elif not parts.hostname or parts.username is not None:
             raise ValueError("the URL names no host, or has a user name")
-        elif parts.scheme == "http" and not self.plain and not names_loopback(parts.hostname):
+        elif parts.scheme == "http" and not self.plain and not is_loopback(parts.hostname):
             raise ValueError("the URL is not protected: use https://")
 
     @property
@@ -155,14 +156,3 @@ class _Reader(io.RawIOBase):
     def readinto(self, buffer: Buffer) -> int:
         self._lent.set_timeout()
         return self._lent.connected.recv_into(buffer)
-
-
-def names_loopback(host: str) -> bool:
-    """Returns True for `localhost` and loopback addresses. Returns False for all other names, because DNS may map them
-    to other machines."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

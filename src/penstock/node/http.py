@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from penstock.http.address import LISTENER, PROPERTY, HttpAddress
 from penstock.http.history import PROPERTY as HISTORY_INTERVAL
 from penstock.http.history import History
-from penstock.net.web import names_loopback
 from penstock.node.http_security import HttpSecurity
 from penstock.node.listeners import (
     HttpUnavailableError,
@@ -24,6 +23,7 @@ from penstock.node.listeners import (
 )
 from penstock.node.record_schemas import plan_schemas
 from penstock.node.token_users import token_users
+from penstock.security.hosts import is_loopback
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -131,7 +131,7 @@ class HttpSide:
 
     def _names(self, address: HttpAddress) -> list[str]:
         """Returns the names of this machine that a Host header may contain, besides the listener's own host."""
-        if names_loopback(address.host):
+        if is_loopback(address.host):
             return []
         return [socket.gethostname(), *(plan.advertised_host for plan in self._plans)]
 

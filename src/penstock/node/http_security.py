@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from penstock.broker.requests.local_connection import LocalConnection
 from penstock.http.address import LISTENER
 from penstock.http.login import LoginRules, RequestLogin
-from penstock.net.limits import is_loopback
 from penstock.net.tls import TlsError, TlsSource
 from penstock.node.listener_security import (
     PLAIN,
@@ -32,6 +31,7 @@ from penstock.node.listener_security import (
     token_listener,
 )
 from penstock.node.listeners import ALLOW_PLAINTEXT, ListenerError, ListenerPlan, is_sasl
+from penstock.security.hosts import is_loopback
 from penstock.security.oauthbearer import OAUTHBEARER
 from penstock.security.passwords import PasswordUsers
 from penstock.security.principals import certificate_principal
@@ -148,7 +148,7 @@ class HttpSecurity:
     def warnings(self, settings: Settings) -> list[str]:
         """Returns a warning if passwords or data travel unencrypted over the network."""
         host = self._address.host
-        if self._address.tls or host == "localhost" or is_loopback(host) or settings.bool(ALLOW_PLAINTEXT):
+        if self._address.tls or is_loopback(host) or settings.bool(ALLOW_PLAINTEXT):
             return []
         what = "passwords and data travel" if self._asks_passwords else "data travel"
         return [

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from penstock.http.address import PROPERTY, HttpAddress, parse_address
 from penstock.http.roles import PROPERTY as ROLES
 from penstock.http.roles import Roles, parse_roles
-from penstock.net.limits import is_loopback
 from penstock.security.authorizer import parse_super_users
+from penstock.security.hosts import is_loopback
 
 if TYPE_CHECKING:
     from penstock.metadata.configs.settings import Settings
@@ -183,7 +183,7 @@ def exposed_listeners(settings: Settings, plans: Sequence[ListenerPlan]) -> list
         f"other machines can reach it: use SASL_SSL (docs/security.md), listen on loopback, or set {ALLOW_PLAINTEXT}="
         "true if the network is trusted."
         for plan in plans
-        if not is_tls(plan.security_protocol) and not (plan.host == "localhost" or is_loopback(plan.host))
+        if not is_tls(plan.security_protocol) and not is_loopback(plan.host)
     ]
 
 

@@ -1,4 +1,5 @@
-"""Converts IP addresses to one spelling, because the same address can be written in several ways."""
+"""Converts IP addresses to one spelling, because the same address can be written in several ways, and tells which hosts
+are this machine."""
 
 from __future__ import annotations
 
@@ -19,3 +20,15 @@ def canonical_host(host: str) -> str:
         return host
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return str(mapped or address)
+
+
+@lru_cache(maxsize=4096)
+def is_loopback(host: str) -> bool:
+    """Returns True for `localhost` and loopback addresses. Returns False for all other names, because DNS may map them
+    to other machines."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(canonical_host(host)).is_loopback
+    except ValueError:
+        return False

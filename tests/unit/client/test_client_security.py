@@ -78,6 +78,14 @@ def test_host_name_check_is_off_if_the_identification_algorithm_is_empty_or_none
         ({**TOKEN, ENDPOINT: "file://issuer.example/token"}, "names no file"),
         ({**TOKEN, ENDPOINT: "https://issuer.example/token"}, "OAUTHBEARER needs a client"),
         ({"security.protocol": "SSL", ENDPOINT: "file:///token"}, "has no effect with security.protocol=SSL"),
+        (
+            {
+                **TOKEN,
+                ENDPOINT: "https://issuer.example/token",
+                "sasl.jaas.config": 'OAuthBearerLoginModule required ssl.truststore.location="/nowhere";',
+            },
+            r"^sasl\.jaas\.config can't be used .*: ssl\.truststore\.location: .*[^.]\.$",
+        ),
     ],
 )
 def test_client_refuses_a_security_property_that_would_leave_it_unprotected(

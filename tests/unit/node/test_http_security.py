@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import base64
 import json
@@ -24,6 +25,8 @@ from http_node import (
     with_node,
 )
 
+from penstock.cli.exit import Failure
+from penstock.cli.rest import rest
 from penstock.client.client import AsyncClient
 from penstock.client.connection import ConnectionSettings
 from penstock.client.login import Login
@@ -145,6 +148,30 @@ def test_a_delegation_token_is_a_login_of_its_owner_until_it_expires() -> None:
             ended = await ann.request(ExpireDelegationTokenRequest(hmac=made.hmac, expiry_time_period_ms=-1))
             assert ended.error_code == 0
             assert (await http.ask("/v1/topics", token)).status == 401
+
+    with_node(scenario, {**SECURED, **AUTHORIZER, "delegation.token.secret.key": "secret of the cluster"})
+
+
+def test_rest_command_logs_in_with_a_delegation_token_from_its_client_properties(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        async with AsyncClient(node.bootstrap, settings=ConnectionSettings(login=Login("PLAIN", *ANN))) as ann:
+            made = await ann.request(CreateDelegationTokenRequest(max_lifetime_ms=-1))
+        url = node.http.url
+        assert url is not None
+        for hmac, status in ((base64.b64encode(made.hmac).decode(), None), ("wrong", "Invalid credentials.")):
+            options = f'username="{made.token_id}" password="{hmac}" tokenauth="true"'
+            properties = tmp_path / "client.properties"
+            properties.write_text(
+                "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+                f"sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required {options};\n"
+            )
+            args = argparse.Namespace(http=url, command_config=str(properties), timeout=60.0)
+            asked = asyncio.to_thread(rest(args).ask, "GET", "/v1/topics")
+            if status is None:
+                assert (await asked)["topics"] == []
+            else:
+                with pytest.raises(Failure, match=status):
+                    await asked
 
     with_node(scenario, {**SECURED, **AUTHORIZER, "delegation.token.secret.key": "secret of the cluster"})
 

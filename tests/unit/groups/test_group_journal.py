@@ -120,6 +120,6 @@ def test_parked_group_requests_are_answered_not_coordinator_when_the_broker_lose
     second = driver.join(group="h")
     driver.join(lonely, group="h")
     syncing = driver.sync(second.joined.member_id, 2, group="h")
-    driver.run(driver.shard.abandon)
+    driver.abandon()
     assert joining.error is ErrorCode.NOT_COORDINATOR
     assert syncing.error is ErrorCode.NOT_COORDINATOR

@@ -1,4 +1,4 @@
-"""Defines the configurer, which changes configs of topics while other actors use these topics."""
+"""Defines the configurer, a simulated client that changes configs of topics while other clients use these topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Defines the actors that write: plain, idempotent and transactional producers."""
+"""Defines the simulated clients that write: plain, idempotent and transactional producers."""
 
 from __future__ import annotations
 

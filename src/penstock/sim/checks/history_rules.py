@@ -252,7 +252,8 @@ def _shown_in_place(write: Write, view: FinalView) -> bool:
 
 
 def _excused(plan: Plan, history: History, since: float, partitions: list[TopicPartition], internal: str) -> bool:
-    """True if a power loss since `since` may have erased records of these partitions or of the topic `internal`.
+    """True if a power loss after the time `since` may have erased records of these partitions or of the topic
+    `internal`.
 
     Only an acknowledgement that promises fsync protects records from a power loss.
     """

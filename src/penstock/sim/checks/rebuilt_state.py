@@ -8,7 +8,7 @@
 The check compares a replica when its log is opened or truncated, when the partition's leader or leader epoch changes,
 and at the end of the run. The rebuild reads each batch once, before compaction can remove the batch; after a truncation
 the rebuild starts again. If the node expires a producer, the check removes the producer from the rebuilt state too. The
-check compares the node's memory, and only those parts of its files that the node has already read.
+check reads the state in the node's memory. Of files, it reads only the parts that the node has already read.
 
 If the first records of a log were deleted, a rebuild can't know the first offset of a transaction that began with these
 records. `Transaction.may_begin_at` decides which first offsets are right.

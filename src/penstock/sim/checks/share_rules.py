@@ -31,7 +31,8 @@ RETRY, MAX_RETRY = "penstock.share.retry.backoff.ms", "penstock.share.retry.back
 
 
 def done_records_stay_done(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each record that was delivered again after a member had accepted or rejected it and got the answer."""
+    """Yields each record that was delivered again after a member had got the answer that it accepted or rejected the
+    record."""
     answers = _answers(history)
     for delivery in history.share_deliveries:
         for answer in answers.get(_place(delivery), ()):

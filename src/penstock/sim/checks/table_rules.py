@@ -67,8 +67,9 @@ def _last(writes: list[Write], time: float, below: float) -> Write | None:
 def _may_supersede(writes: list[Write], last: Write, end: float, ended: float) -> bool:
     """True if compaction may have removed `last` because of a newer write of the same key.
 
-    The newer write began before the time `ended`. It need not be visible to a reader that read up to the offset `end`:
-    its offset is unknown or at least `end`, or it is a tombstone that compaction may have removed.
+    A newer write counts if it began before the time `ended`, and if a reader that read up to the offset `end` may have
+    missed it. The reader may have missed it if its offset is unknown or at least `end`, or if it is a tombstone that
+    compaction may have removed.
     """
     return any(
         write is not last

@@ -1,8 +1,8 @@
 """Decides which records an unclean election may lose: the first committed record that the new leader lacks, and all
 later records.
 
-The comparison of replicas finds this first record when the new leader begins to lead. Rules ignore writes and reads of
-records that may be lost, if they began before the election. All rules hold for the remaining records.
+The comparison of replicas finds this first record when the new leader begins to lead. The rules ignore a write or read
+of a record that may be lost, if the write or read began before the election. All rules hold for the remaining records.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Watcher:
             listener(node, event)
 
     def role_changed(self, node: str, event: QuorumRoleChanged) -> None:
-        """Checks a node's new role in the quorum against the roles that all nodes have had."""
+        """Checks that the quorum has only one leader in the epoch of a node's new role."""
         epoch, leader = event.epoch, event.leader_id
         if leader == NO_NODE:
             return

@@ -1,8 +1,8 @@
 """Runs event loops in virtual time: one loop per simulated process, all driven by one `Timeline`.
 
 The guarantees of asyncio hold: callbacks of `call_soon` run in the order of the calls, a timer never runs early. The
-rest is drawn from the seed: which process runs first, the order of timers and arrivals that are due at the same time,
-and how much virtual time a turn (one iteration of a process's loop) takes, often none.
+seed decides three things: which process runs first; in which order timers and arrivals happen that are due at the same
+time; and how much virtual time a turn (one iteration of a process's loop) takes, often none.
 
     process   ready ──► picked ──► one turn: everything that was ready when the turn began ──► ready or idle
     time      moves only when no process is ready, to the next timer or arrival

@@ -153,7 +153,7 @@ class Machine:
 
     @property
     def metadata_directory(self) -> str:
-        """Returns the directory of the metadata log. On a single machine, it is one of the data directories."""
+        """Returns the directory of the metadata log. In a cluster of one machine, it is one of the data directories."""
         return self.data_directories[0] if self.layout.single_node else META
 
     @property

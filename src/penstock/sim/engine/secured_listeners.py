@@ -35,5 +35,5 @@ def login_of(user: str) -> Login:
 
 
 def client_login(settings: Mapping[str, str]) -> Login | None:
-    """Returns the login of actors; None if the listeners demand no login."""
+    """Returns the login of the simulated clients; None if the listeners demand no login."""
     return login_of("client") if is_secured(settings) else None

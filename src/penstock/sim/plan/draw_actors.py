@@ -1,4 +1,4 @@
-"""Draws the parameters of actors, each kind from its own random streams."""
+"""Draws the parameters of the actors (simulated clients), each kind from its own random streams."""
 
 from __future__ import annotations
 

@@ -86,7 +86,8 @@ class MoveCommands:
             return "died"
 
     async def where(self, place: str, on: str = "n1") -> str:
-        """Shows the directories of a partition's logs on a machine's disk, without the unique parts of their names."""
+        """Shows in which directories a machine has logs of a partition: its current log, and logs that are being copied
+        or deleted."""
         topic, index = self._place(place)
         machine = self._environment.machine(on)
         found: list[str] = []

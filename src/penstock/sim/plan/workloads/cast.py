@@ -1,4 +1,5 @@
-"""Builds the actors of a workload: each actor has an index, and parameters from its own random stream."""
+"""Builds the actors (simulated clients) of a workload: each actor has an index, and parameters from its own random
+stream."""
 
 from __future__ import annotations
 

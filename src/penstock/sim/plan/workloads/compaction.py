@@ -83,7 +83,8 @@ def compaction(plan: Plan) -> Plan:
 def _faults(plan: Plan) -> tuple[FaultPlan, ...]:
     """Returns the plan's faults. Leaves out the power losses in a cluster that does not promise fsync.
 
-    A replica that lost unsynced tombstones gets them from the leader again only within delete.retention.ms.
+    A power loss may erase unsynced tombstones of a replica. The replica can fetch them again only as long as the leader
+    keeps them: for delete.retention.ms.
     """
     lossless = plan.fsync_everywhere or plan.layout.single_node
     return tuple(fault for fault in plan.faults if lossless or not fault.kind.startswith("power"))

@@ -144,8 +144,8 @@ class SharePartition:
         return acquiring.ranges
 
     def _skip(self, first: int, stop: int, limits: ShareLimits) -> bool:
-        """Archives offsets at which no record can be delivered. Returns False if the group already holds its maximum
-        number of records."""
+        """Archives offsets at which no record can be delivered. Returns False if some of them are left, because the
+        group holds its maximum number of records or because there are too many ranges for one call."""
         if first >= stop:
             return True
         window = self.window

@@ -125,8 +125,8 @@ class ShareStateShard:
     # --- pruning
 
     def copy_cold(self, turn: Turn) -> None:
-        """Writes new snapshots of states with an old snapshot, because the log can't be deleted past the oldest
-        snapshot."""
+        """Writes a new snapshot of each state whose last snapshot is old. Without this, the log could not be deleted
+        past the oldest snapshot."""
         for key, state in self.states.items():
             if self._next_offset - state.snapshot_offset > COLD_AFTER_RECORDS:
                 turn.write(key, snapshot_of(state, turn.wall_ms))

@@ -77,7 +77,7 @@ def _merge(window: Window, start_offset: int, batches: Iterable[StateBatch]) -> 
 
 
 def _add(window: Window, batches: Iterable[StateBatch]) -> None:
-    """Adds state batches to the window in one pass."""
+    """Adds state batches to the stored state, in one pass."""
     wanted = _flattened(batches)
     if not wanted:
         return

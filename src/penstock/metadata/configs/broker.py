@@ -261,7 +261,7 @@ class ListenerProperty(NamedTuple):
 
 
 def listener_property(name: str) -> ListenerProperty | None:
-    """Splits a name that begins with `listener.name.` into the listener, the mechanism and the rest.
+    """Splits a name that begins with `listener.name.` into the listener, the mechanism and the property.
 
     Returns None for all other names.
     """

@@ -18,8 +18,8 @@ def refuse_assignment(message: str) -> KafkaError:
 def check_manual(brokers: Mapping[int, BrokerImage], replicas: Sequence[int], replication_factor: int | None) -> None:
     """Raises KafkaError if a requested list of replicas is impossible.
 
-    The list must have `replication_factor` replicas, as many as the topic's other partitions. None means that this
-    number is not known yet: any number is accepted.
+    The list must have `replication_factor` replicas, as many as the topic's other partitions. If `replication_factor`
+    is None, the list may have any length.
     """
     if not replicas:
         raise refuse_assignment("A partition is assigned no replicas: name at least one broker.")

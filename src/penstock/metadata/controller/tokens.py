@@ -65,7 +65,9 @@ def create_token(
 ) -> Decision[CreateDelegationTokenResponse]:
     secret = _secret(rules)
     if image.features.get(METADATA_VERSION, 0) < TOKENS_SINCE:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "Delegation tokens need metadata.version 3.6-IV2 or later.")
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, "Delegation tokens need metadata.version 3.6-IV2 or later: upgrade it."
+        )
     owner = owner_of(request, requester)
     _check_limits(image, owner, len(request.renewers))
     if any(each.principal_type != USER for each in request.renewers) or not owner.startswith(f"{USER}:"):

@@ -1,8 +1,8 @@
 """Reads the settings that protect HTTP connections: TLS, and the users that may log in.
 
-HTTP is a listener with the name HTTP: `ssl.*` and `sasl.*` properties apply to it as to the listeners for Kafka's
-protocol, and `listener.name.http.` before a property applies it to HTTP alone. Unless HTTP has mechanisms of its own,
-it accepts the users of the first listener with SASL, so that a cluster with users never shows its console without a
+HTTP counts as a listener with the name HTTP. `ssl.*` and `sasl.*` properties apply to it as to the listeners for
+Kafka's protocol; with the prefix `listener.name.http.`, a property applies to HTTP alone. If HTTP has no mechanisms of
+its own, it accepts the users of the first listener with SASL. So a cluster with users never shows its console without a
 login.
 """
 

@@ -151,7 +151,7 @@ class TokenListener:
 
         keys = self._source.keys
         if keys is None:
-            raise TokenError("the keys of the token's issuer have not been read yet")
+            raise TokenError("the keys of the token's issuer have not been read yet: retry soon")
         try:
             claims = keys.claims(token)
         except UnknownKeyError:

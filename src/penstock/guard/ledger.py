@@ -39,7 +39,7 @@ class Ledger:
             times[-1] = now_ms
 
     def count(self, node_id: int, now_ms: int) -> int:
-        """Returns the number of findings against the node within the window. Forgets older findings."""
+        """Returns the number of findings against the node within the time window. Forgets older findings."""
         seen = self._times.get(node_id, {})
         for key, times in list(seen.items()):
             times[:] = [at_ms for at_ms in times if now_ms - at_ms <= self.window_ms]

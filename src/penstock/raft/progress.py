@@ -57,7 +57,7 @@ class Replicas:
 
     A replica with a voter's id but another directory does not count as that voter.
 
-    A voter that has not fetched yet counts as heard from at the start of the epoch.
+    A voter that has not fetched yet counts as if it had fetched at the start of the epoch.
     """
 
     __slots__ = ("_latest", "me", "since_ms", "table")

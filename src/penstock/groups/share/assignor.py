@@ -1,8 +1,9 @@
 """Implements the assignor `simple`: several members may share a partition.
 
 Each partition has at least one member, and each member has at least one partition of its topics. If all members
-subscribe to the same topics, the assignment is even. Then the members' numbers of partitions differ by at most one, and
-so do the partitions' numbers of members. As far as this allows, members keep their partitions.
+subscribe to the same topics, the assignment is even: all members have the same number of partitions, plus or minus one,
+and all partitions have the same number of members, plus or minus one. As far as this allows, members keep their
+partitions.
 """
 
 from __future__ import annotations

@@ -55,7 +55,9 @@ def test_large_batch_is_decoded_a_limited_number_of_records_at_a_time_and_only_m
     async def scenario() -> None:
         async with decoding() as decoder:
             steps = await steps_of(decoder, small_records(2 * STEP_WORK + 1), STEP_WORK + 1, b"77")
-            assert [step.next_offset for step in steps] == [STEP_WORK, 2 * STEP_WORK, 2 * STEP_WORK + 1]
+            reached = [step.next_offset for step in steps]
+            assert (reached[0], reached[-1]) == (STEP_WORK, 2 * STEP_WORK + 1)
+            assert reached == sorted(set(reached))
             found = [record.offset for step in steps for record in step.matches]
             assert found == [number for number in range(STEP_WORK + 1, 2 * STEP_WORK + 1) if "77" in str(number)]
             assert found
@@ -78,7 +80,7 @@ def test_decoding_a_batch_without_records_returns_nothing() -> None:
 def test_rest_reader_of_few_records_does_not_wait_for_a_reader_of_very_many_records() -> None:
     async def scenario() -> None:
         async with decoding() as decoder:
-            many = reading(decoder, small_records(20 * STEP_WORK))
+            many = reading(decoder, small_records(4 * STEP_WORK))
             first = asyncio.ensure_future(many.next_step())
             few = asyncio.ensure_future(steps_of(decoder, small_records(3)))
             left = 0
@@ -114,12 +116,13 @@ def test_record_decoding_thread_sleeps_after_each_part_for_as_long_as_the_part_t
         "penstock.http.rest.paced_thread.time", SimpleNamespace(thread_time=ticks.__next__, sleep=pauses.append)
     )
 
-    async def scenario() -> None:
+    async def scenario() -> int:
         async with decoding() as decoder:
-            await steps_of(decoder, small_records(STEP_WORK + 1))
+            return len(await steps_of(decoder, small_records(STEP_WORK // 2)))
 
-    asyncio.run(scenario())
-    assert pauses == [2, 2, 2]
+    steps = asyncio.run(scenario())
+    assert steps > 1
+    assert pauses == [2] * (steps + 1)
 
 
 def test_rest_read_omits_a_batch_that_decompresses_to_too_many_bytes_and_gives_the_reason() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.records.build import build_batch, encode_record, seal
 from penstock.records.compression import Codec, compress
-from penstock.records.excerpts import SEARCH_BYTES, STEP_WORK, Excerpt, Wanted, excerpt_steps
+from penstock.records.excerpts import DECODE_WORK, SEARCH_BYTES, STEP_WORK, Excerpt, Wanted, excerpt_steps
 from penstock.records.header import parse_header
 from penstock.records.record import Record
 from penstock.records.varint import varint
@@ -85,14 +85,27 @@ def test_a_record_that_is_too_long_is_left_out_with_its_size() -> None:
 def test_steps_are_bounded_by_records_headers_and_bytes() -> None:
     headers = (("h", b"x"),) * 100
     cases = {
-        build_batch([(0, None, b"v", ())] * (2 * STEP_WORK)): STEP_WORK,
-        build_batch([(0, None, b"v", headers)] * 100): STEP_WORK // 100,
-        build_batch([(0, None, bytes(50 * 1024), ())] * 100): STEP_WORK // 50,
+        build_batch([(0, None, b"v", ())] * STEP_WORK): STEP_WORK // (1 + DECODE_WORK),
+        build_batch([(0, None, b"v", headers)] * 100): STEP_WORK // (100 * DECODE_WORK),
+        build_batch([(0, None, bytes(50 * 1024), ())] * 100): STEP_WORK // (4 * 50),
     }
     for batch, at_most in cases.items():
         sizes = [len(matches) for matches, _ in excerpt_steps(batch, Wanted(), MAX_BYTES)]
-        assert max(sizes) <= at_most
+        assert max(sizes) <= at_most + 1
         assert min(sizes[:-1]) > at_most // 2
+
+
+def test_records_that_are_not_wanted_are_passed_over_in_long_steps() -> None:
+    batch = build_batch([(0, None, b"v", ())] * (2 * STEP_WORK))
+    for wanted in (Wanted(first=2 * STEP_WORK), Wanted(contains=b"nothing")):
+        assert list(excerpt_steps(batch, wanted, MAX_BYTES)) == [([], STEP_WORK), ([], 2 * STEP_WORK)]
+
+
+def test_a_text_outside_of_key_and_value_is_not_found() -> None:
+    batch = build_batch([(0, b"key", b"value", (("name", b"content"),))])
+    for text in (b"name", b"content", b"y\x0av", b"keyvalue"):
+        assert text in batch or text == b"keyvalue"
+        assert read(batch, Wanted(contains=text)) == []
 
 
 def test_records_before_a_wrong_one_are_read() -> None:

@@ -185,7 +185,9 @@ class StoredLogs:
         if log.topic_id == ZERO_UUID and not recovery_point and log.log_end_offset:
             # The first sync of a log also syncs its topic id, so these records were never synced. They may belong to a
             # deleted topic, and a new topic may have its name.
-            logger.warning("%s lost its topic id in a power loss before its first sync: it is set aside as stray", path)
+            logger.warning(
+                "%s has no topic id after a power loss before its first sync: it is renamed to a stray directory", path
+            )
             self._logs.set_stray(topic, partition)
             return None
         if log.recovery_point < log.log_end_offset:

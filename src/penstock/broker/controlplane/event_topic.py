@@ -118,8 +118,8 @@ class EventTopic:
     async def read(self) -> list[bytes | None]:
         """Returns the values of all records in the topic, in offset order; an empty list if the topic does not exist.
 
-        Reads at most MAX_READ_BYTES: the topic is larger only if other clients write to it. An empty value replaces
-        records that no node has written, because they are too long or can't be decoded. Raises KafkaError.
+        Reads at most MAX_READ_BYTES: the topic is larger only if other clients write to it. Such clients may also write
+        records that are too long or can't be decoded; an empty value replaces them. Raises KafkaError.
         """
         topic = self._metadata.image.topics.get(EVENT_TOPIC)
         return [] if topic is None else [value for _, value in await self._read(topic, READ_LANE)]

@@ -370,7 +370,9 @@ class Lifecycle:
         self._suspects_network = False
         code = ErrorCode(answer.error_code)
         if code in NOT_REGISTERED:
-            logger.warning("broker %d registers again: its heartbeat got %s", self.identity.node_id, code.name)
+            logger.warning(
+                "broker %d registers again: its heartbeat was answered with %s", self.identity.node_id, code.name
+            )
             await self._register_broker(asyncio.get_running_loop().time())
             return 0.0
         if code:

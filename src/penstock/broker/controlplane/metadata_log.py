@@ -285,7 +285,7 @@ class MetadataLog:
             try:
                 listener(self._leading)
             except Exception:
-                logger.exception("a listener of the quorum's leadership failed")
+                logger.exception("a callback for changes of the quorum's leadership failed")
 
     def quorum(self) -> QuorumView:
         view = self._quorum.describe()

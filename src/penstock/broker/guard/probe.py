@@ -1,7 +1,7 @@
 """Asks a node for records of its replica, and whether it leads the partition, with the requests that a consumer sends.
 
-So the guard gets the records that a consumer would get. A private request for digests would not show them: a node that
-serves forged records could still report the digests of the true records.
+So the guard gets the records that a consumer would get. If the guard asked for digests by a private request, a node
+that serves forged records could answer with the digests of the true records.
 `docs/decisions/0012-the-guard-asks-as-a-consumer.md` gives the reasons.
 """
 

@@ -6,8 +6,7 @@ A line has the principal, its address, the API, the resource, the operation and 
 - A line has the names of configs but not their values, and the names of users but not their passwords. Long names and
   long lists of names are cut.
 - The number of lines per second is limited, separately for each principal, and separately for denied, refused and
-  successful requests. Even if one user sends very many requests, the lines about other users and about changes are
-  written.
+  successful requests. So a user with very many denied requests suppresses no lines about other users or about changes.
 - If lines were left out, a line with their number comes before the next line of the same kind and principal.
 """
 

@@ -1,8 +1,8 @@
-"""Learns which functions each fast test runs, and chooses the tests for a mutant by that.
+"""Learns which functions each fast test runs, and uses this to choose the tests for a mutant.
 
-All tests of `tests/unit` and `tests/scenarios` run once without a mutant. What they ran is kept in a file beside the
-results; a test file runs again after a change of the code or of the test file. A mutant gets the tests that run its
-function: those that run little else first, up to a bound in CPU time.
+All tests of `tests/unit` and `tests/scenarios` run once without a mutant. The functions that each test runs are kept in
+a file beside the results. After a change of the code or of a test file, the tests run again. A mutant gets the tests
+that run its function, up to a bound in CPU time. Tests that run few other functions come first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_TEST_CPU_S = 40.0
 
 
 class Learned(NamedTuple):
-    """Holds what the tests of one file ran without a mutant."""
+    """Holds the tests of one file, with the functions that each test runs without a mutant."""
 
     digest: str
     """A digest of the test file, and of the helpers and data in its directory."""
@@ -36,7 +36,8 @@ class Learned(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Holds the tests for a mutant. The digest changes with the tests: a survivor is then run again."""
+    """Holds the tests for a mutant, and a digest of these tests. A mutant that survived is run again if the digest
+    changes."""
 
     tests: Sequence[str]
     digest: str
@@ -74,7 +75,8 @@ class Covering:
     def choose(self, mutant: Mutant, left_out: Collection[str] = (), most_cpu_s: float = MOST_TEST_CPU_S) -> Choice:
         """Returns the tests that run the mutant's function, within the bound of CPU time, but at least one of them.
 
-        A function that runs at the import of a module may matter to every test: it gets those of its package too.
+        A function that runs at the import of a module may matter to every test. For such a function, the tests of its
+        package are added.
         """
         function = f"{mutant.path}::{mutant.function}"
         running = dict.fromkeys(self.tests.get(function, ()))
@@ -103,8 +105,8 @@ def file_of(test: str) -> str:
 def learn(
     repository: Path, cache: Path, observe: Callable[[Sequence[str]], Mapping[str, Learned]], state: str
 ) -> Covering:
-    """Returns what all fast tests run. `observe` runs the tests of some files; it gets the files that the cache does
-    not have for this state of the code. The cache is written after each directory, so that learning can be resumed."""
+    """Returns the functions that each fast test runs. Calls `observe` for the test files that the cache lacks for this
+    state of the code. Writes the cache after each directory, so that learning can be resumed."""
     files = test_files(repository, FAST_TESTS)
     kept = {file: one for file, one in _read(cache, state).items() if files.get(file) == one.digest}
     missing = [file for file in files if file not in kept]
@@ -129,7 +131,7 @@ def test_files(repository: Path, directories: Iterable[str]) -> dict[str, str]:
 
 
 def code_state(root: Path) -> str:
-    """Returns a digest of all code of the package `penstock` except this package, which tests no node."""
+    """Returns a digest of all code of the package `penstock`. Leaves out this package, because nodes do not use it."""
     own = root / "sim" / "mutants"
     return _digest(path.read_bytes() for path in sorted(root.rglob("*.py")) if own not in path.parents)
 

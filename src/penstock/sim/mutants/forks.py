@@ -1,7 +1,8 @@
 """Tests many mutants with unit tests, each in a fork of a server that has imported the code and the tests already.
 
-The import takes most of the time of a mutant that a few tests kill. A fork gets the mutant by a change of its
-function's code (`hook.patch`), so a mutant of a function that runs at import needs a fresh process instead.
+If a few tests kill a mutant, most of the time would be spent on imports; a fork needs no imports. In a fork, the mutant
+replaces the code of its function (`hook.patch`). If the function runs at import, the mutant needs a fresh process
+instead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Starts a fresh process for each mutant and way of testing, under limits, and evaluates how the process ended.
 
-A kill counts only if the same run passes without the mutant. All fast tests run once without a mutant (`covering`):
-tests that fail in this run are left out, and each mutant gets only tests that run its function. If a test or a
-simulated run kills a mutant for the first time, it is repeated without a mutant.
+A kill counts only if the same run passes without the mutant. All fast tests run once without a mutant (`covering`).
+Tests that fail in this run are left out, and each mutant gets only tests that run its function. The first time that a
+test or a simulated run kills a mutant, this test or run is repeated without a mutant.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class Runner:
         return self.covering.choose(mutant).digest if way == "unit" else ""
 
     def by_unit(self, mutant: Mutant) -> Outcome:
-        """Runs the tests that run the mutant's function. If the test that fails also fails alone without the mutant,
-        leaves it out and starts again."""
+        """Runs the tests that run the mutant's function. If a test fails, and also fails alone without the mutant,
+        leaves this test out and starts again."""
         spent = 0.0
         while True:
             tests = self.covering.choose(mutant, left_out=self.failing).tests
@@ -116,7 +116,8 @@ class Runner:
 
     def by_sim(self, mutant: Mutant) -> Outcome:
         """Runs one simulation after the other (`worker.rotation`) until one kills the mutant or the CPU time is used
-        up. If this simulation also fails without the mutant, leaves it out and starts again."""
+        up. If the simulation that killed it also fails without the mutant, leaves this simulation out and starts
+        again."""
         spent = 0.0
         while True:
             task = SimTask(self.cpu_s, self.first_seed, skipped=sorted(self.failing), package=mutant.package)
@@ -146,7 +147,8 @@ def run_unit_task(name: str, task: UnitTask) -> Outcome:
 
 
 def observe_tests(files: Sequence[str]) -> dict[str, Learned]:
-    """Runs the tests of these files without a mutant. Returns what each file's tests ran, and which of them failed."""
+    """Runs the tests of these files without a mutant. Returns, for each file, the functions that its tests run and the
+    tests that failed."""
     lines, how = _lines_of({"by": "covering", "task": UnitTask(files, 0)._asdict()}, PATIENCE * COVERING_CPU_S)
     found = [line for line in lines if line["kind"] == "covering"]
     if how or not found:

@@ -168,7 +168,7 @@ def run_unit(reached: Sequence[int], task: UnitTask) -> Outcome:
 
 
 class Observed(NamedTuple):
-    """Holds what one test did: the CPU time that it used, and the functions of the mutated packages that it ran."""
+    """Holds the CPU time that one test used, and the functions of the mutated packages that it ran."""
 
     cpu_s: float
     functions: Sequence[str]
@@ -298,7 +298,7 @@ def run_reach(task: SimTask) -> list[str]:
 def simulate(run: Run, begin: Callable[[Run], None]) -> Iterator[tuple[Run, str]]:
     """Yields the run and the first rule that it broke; an empty text if it broke no rule.
 
-    For the profile `points`, first does this for the run that records the points, then for the runs with faults at some
+    For the profile `points`, yields several runs: first the run that records the points, then runs with faults at some
     of these points.
     """
     from penstock.sim.plan.coverage import Coverage

@@ -1,4 +1,4 @@
-"""A node with three log directories, and a user of its handlers, for tests of moves between directories."""
+"""Runs a node with three log directories and calls its handlers, for tests of moves between directories."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class User:
         return ErrorCode(answer.results[0].partitions[0].error_code)
 
     async def places(self, topic: str = "t") -> dict[str, tuple[bool, int]]:
-        """Returns, for each directory, whether the log there is a future log, and its lag."""
+        """Returns a pair for each directory: True if its log is a future log, and the lag of its log."""
         answer = await self.call(35, 4, DescribeLogDirsRequest(topics=None))
         return {
             result.log_dir: (part.is_future_key, part.offset_lag)
@@ -123,7 +123,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 async def held(user: User, target: str = B) -> None:
-    """Creates a topic with records in A, and begins a move that a throttle keeps from ending."""
+    """Creates a topic with records in A, and starts a move. A throttle makes the move so slow that it does not end."""
     await user.move(A)
     await user.create("t")
     await user.produce("t", 40)

@@ -1,4 +1,4 @@
-"""The audit file: one line for each denied or changing request, without secrets, and not too many of them."""
+"""Tests the audit file: it has a line for each denied or changing request, has no secrets, and is rate limited."""
 
 from __future__ import annotations
 

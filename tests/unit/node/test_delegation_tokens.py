@@ -1,4 +1,4 @@
-"""Delegation tokens on a running node: created, used to log in, renewed, expired and listed, and what is refused."""
+"""Tests delegation tokens on a running node: creation, login, renewal, expiry, listing, and refused requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limit of open files is divided so that connections can't use up the share of logs and checkpoints."""
+"""Tests that connections can't use all file descriptors: some are reserved for logs and checkpoints."""
 
 import pytest
 

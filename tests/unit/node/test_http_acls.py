@@ -1,4 +1,4 @@
-"""What users of the HTTP listener may do: roles, ACLs, operations of others, and streams."""
+"""Tests which HTTP requests a user may send: roles, ACLs, operations of other users, and streams."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_acls_limit_what_an_http_user_may_do_if_an_authorizer_is_set() -> None:
     with_node(scenario, {**SECURED, **AUTHORIZER})
 
 
-def test_the_lag_history_of_a_group_has_only_topics_that_the_user_may_describe() -> None:
+def test_lag_history_of_a_group_shows_only_topics_that_the_http_user_may_describe() -> None:
     async def scenario(node: Node) -> None:
         http = Http(node)
         for topic in ("open", "closed"):

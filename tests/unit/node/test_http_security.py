@@ -1,4 +1,4 @@
-"""Logins of the HTTP listener on a running node: passwords, their limits, and settings that cannot work."""
+"""Tests logins to the HTTP listener of a running node: passwords, limits, and invalid settings."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_every_route_except_the_health_probes_requires_a_login() -> None:
     with_node(scenario, SECURED)
 
 
-def test_change_that_a_browser_sends_for_a_page_of_another_site_is_refused_despite_the_login() -> None:
+def test_change_request_that_a_page_of_another_site_sends_with_the_users_login_is_refused() -> None:
     async def scenario(node: Node) -> None:
         genuine = Http.request("/v1/topics", ANN, method="POST", body={"name": "made"})
         forged = genuine.replace(b"Host: localhost", b"Host: localhost\r\nOrigin: http://evil.example")
@@ -79,7 +79,7 @@ def test_change_that_a_browser_sends_for_a_page_of_another_site_is_refused_despi
     with_node(scenario, SECURED)
 
 
-def test_wrong_password_and_unknown_user_get_the_same_answer_and_the_connection_is_closed() -> None:
+def test_http_request_with_a_wrong_password_gets_the_same_answer_as_one_of_an_unknown_user() -> None:
     async def scenario(node: Node) -> None:
         http = Http(node)
         await set_password(node, "eve", "right", ScramMechanism.SHA_512)
@@ -117,7 +117,7 @@ def test_http_request_with_a_malformed_credential_is_refused(header: str) -> Non
     with_node(scenario, SECURED)
 
 
-def test_a_changed_or_removed_scram_password_takes_effect_at_the_next_request() -> None:
+def test_changed_or_removed_scram_password_takes_effect_at_the_next_http_request() -> None:
     async def scenario(node: Node) -> None:
         http, sha = Http(node), ScramMechanism.SHA_256
         assert (await http.ask("/v1/topics", ("eve", "one"))).status == 401
@@ -134,7 +134,7 @@ def test_a_changed_or_removed_scram_password_takes_effect_at_the_next_request() 
     with_node(scenario, SECURED)
 
 
-def test_a_delegation_token_is_a_login_of_its_owner_until_it_expires() -> None:
+def test_http_client_logs_in_with_a_delegation_token_until_the_token_expires() -> None:
     async def scenario(node: Node) -> None:
         async with AsyncClient(node.bootstrap, settings=ConnectionSettings(login=Login("PLAIN", *ANN))) as ann:
             made = await ann.request(CreateDelegationTokenRequest(max_lifetime_ms=-1))

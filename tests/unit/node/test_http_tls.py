@@ -1,4 +1,4 @@
-"""TLS of the HTTP listener: renewed certificates, client certificates, access tokens, and missing encryption."""
+"""Tests TLS of the HTTP listener: renewed certificates, client certificates, access tokens, and missing encryption."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def refused(http: Http) -> bool:
 
 
 def _trusting(authority: Authority, signer: Authority, name: str) -> ssl.SSLContext:
-    """Returns a context with a certificate of another authority."""
+    """Returns a client context that trusts `authority` and has a certificate of `signer`."""
     context = authority.trusting
     context.load_cert_chain(signer.store(f"other-{name}.pem", name))
     return context

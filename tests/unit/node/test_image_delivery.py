@@ -1,4 +1,4 @@
-"""A new metadata image reaches the parts of a node in a fixed order, each after the parts that it reads."""
+"""Tests that a new metadata image is passed to the parts of a node in a fixed order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONCE_REGISTERED = [*IN_ONE_STEP, *COORDINATORS, "event_topic"]
 
 
 class Parts:
-    """A broker whose parts record the images that reach them."""
+    """Replaces a broker: each part notes when it gets a metadata image."""
 
     def __init__(self, *, is_broker: bool = True, is_controller: bool = True) -> None:
         self.called: list[str] = []
@@ -52,7 +52,7 @@ class Parts:
         return apply
 
     def show(self, new: MetadataImage) -> list[str]:
-        """Returns the parts that were called for this image, in order."""
+        """Passes a new image to the node. Returns the names of the parts that got it, in order."""
         old, self.metadata.image = self.metadata.image, new
         self.called.clear()
         for listener in self.listeners:
@@ -63,7 +63,7 @@ class Parts:
         return list(self.called)
 
 
-def test_metadata_image_before_registration_reaches_only_three_parts_of_the_node() -> None:
+def test_unregistered_node_passes_metadata_images_only_to_suspected_nodes_lifecycle_and_controller() -> None:
     parts = Parts()
     parts.delivery.start()
     assert parts.show(SECOND) == FROM_THE_START
@@ -77,7 +77,7 @@ def test_metadata_image_before_registration_reaches_only_three_parts_of_the_node
         (False, True, [*FROM_THE_START, "access", "quotas", "telemetry", "token_macs", "event_topic"]),
     ],
 )
-def test_metadata_image_reaches_the_parts_of_the_node_in_a_fixed_order(
+def test_registered_node_passes_each_metadata_image_to_its_parts_in_a_fixed_order(
     is_broker: bool, is_controller: bool, expected: list[str]
 ) -> None:
     parts = Parts(is_broker=is_broker, is_controller=is_controller)
@@ -94,7 +94,7 @@ def test_stray_logs_are_renamed_after_the_first_metadata_image() -> None:
     assert parts.befores == [None]
 
 
-def test_part_that_failed_to_apply_an_image_gets_all_changes_with_the_next_image() -> None:
+def test_part_of_a_node_that_failed_to_apply_an_image_gets_its_changes_again_with_the_next_image() -> None:
     parts = Parts()
     parts.delivery.start()
     parts.delivery.follow()

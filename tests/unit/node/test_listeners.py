@@ -41,7 +41,7 @@ def test_listener_plan_has_the_advertised_address_and_the_controller_flag_from_t
     assert controller.controller
 
 
-def test_controllers_listener_without_an_entry_in_the_map_is_plaintext_only_on_a_node_without_any_security() -> None:
+def test_controller_listener_without_a_protocol_mapping_is_plaintext_if_all_other_listeners_are_plaintext() -> None:
     settings = Settings({"listeners": "PLAINTEXT://:1,CONTROLLER://:2", "controller.listener.names": "CONTROLLER"})
     assert [plan.security_protocol for plan in plan_listeners(settings)] == ["PLAINTEXT", "PLAINTEXT"]
 

@@ -1,4 +1,4 @@
-"""Several nodes on one machine: their properties, and how they are formatted."""
+"""Tests several nodes on one machine: their properties, and how their directories are formatted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Certificates and users of `penstock up --secure`, and the warning about listeners without TLS."""
+"""Tests the certificates and users of `penstock up --secure`, and the warning about listeners without TLS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several whole nodes in this process, over real sockets and memory disks: how they form a cluster."""
+"""Tests how several whole nodes form a cluster, in this process with real sockets and disks in memory."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def free_ports(count: int) -> list[int]:
 
 
 class Cluster:
-    """`controllers` and `brokers` are node ids; a node may be both. Voters are in the log, or in the properties."""
+    """Runs nodes; a node id in `controllers` and `brokers` is both. With `static`, the voters are in the properties."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Cluster:
         return next((one for one, node in self.nodes.items() if node.broker.metadata.leading), -1)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Waits until the condition holds, checking at every new image; the time limit of the run ends a vain wait."""
+        """Waits until the condition is true, and checks it at every new image. The time limit of the test also ends it."""
         news = asyncio.Event()
         for node in self.nodes.values():
             node.broker.metadata.subscribe(lambda old, new: news.set())

@@ -1,4 +1,4 @@
-"""Disks of a node that fail or fill up: which work continues, which stops, and with which reason."""
+"""Tests disks of a node that fail or fill up: which requests are still served, and the reported reasons."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ META, A, B = "/meta", "/data/a", "/data/b"
 
 
 class SmallDisk(MemoryDisk):
-    """A disk that reports how many bytes are free in each directory."""
+    """Imitates a disk: the test sets how many bytes are free in each directory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class SmallDisk(MemoryDisk):
 
 
 class Disks:
-    """A node on a disk in memory, with the errors that it reported as fatal."""
+    """Runs a node on a disk in memory, and keeps the errors that it reports as fatal."""
 
     def __init__(self, **properties: str) -> None:
         self.disk = SmallDisk()
@@ -79,7 +79,7 @@ class Disks:
         return self.node.broker.partitions.get(topic, 0).log.log_dir
 
     async def create_in(self, path: str) -> str:
-        """Creates topics until one has its log in the directory. Returns its name."""
+        """Creates topics until one of them has its log in the directory. Returns the name of this topic."""
         for name in ("t1", "t2", "t3", "t4"):
             if name not in self.node.broker.metadata.image.topics and await self.create(name) == path:
                 return name

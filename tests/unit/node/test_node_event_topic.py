@@ -1,4 +1,4 @@
-"""The event topic: every node of a cluster appends to it, and its events survive the death of the controller."""
+"""Tests the event topic: every node appends to it, and its events survive the death of the controller."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMIT_S = 60.0
 
 
 def kept(cluster: Cluster, kind: str, **fields: Any) -> list[dict[str, Any]]:
-    """Returns the events of a kind with these fields, once the topic has at least one."""
+    """Waits until the event topic has an event of this kind with these fields. Returns all such events."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         try:

@@ -1,4 +1,4 @@
-"""Failovers and splits of a real cluster: their events and counters, on the nodes that observe them."""
+"""Tests the events and metrics of failovers and network partitions in a real cluster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_S = 120.0
 
 
 def first_event(cluster: Cluster, nodes: list[int], kind: type[E]) -> tuple[int, E]:
-    """Returns the first event of a kind on one of the nodes, and that node, once there is one."""
+    """Waits until one of the nodes has an event of this kind. Returns the node and its first such event."""
 
     async def look(node: int) -> E | None:
         entries = cluster.node(node).broker.events.entries

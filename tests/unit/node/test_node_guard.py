@@ -1,4 +1,4 @@
-"""The guard on three nodes with real disks and sockets."""
+"""Tests the guard, which compares replicas, on three nodes with real disks and sockets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONFIG = {
 
 
 def rot(path: Path) -> bytes:
-    """Flips a bit in the first batch of a segment file. Returns the bytes before."""
+    """Flips a bit in the first batch of a segment file. Returns the file's content before the change."""
     good = path.read_bytes()
     with path.open("r+b") as file:
         file.seek(HEADER_SIZE + 8)
@@ -90,7 +90,7 @@ def acl(resource: AclResource, name: str, principal: str, operation: Operation) 
 
 
 def set_rules(client: Client) -> None:
-    """Gives brokers CLUSTER_ACTION and no right on t, and limits every user to one byte per second."""
+    """Allows brokers CLUSTER_ACTION but no operation on topic t, and limits every user to one byte per second."""
     acls = [
         acl(AclResource.CLUSTER, CLUSTER_NAME, "User:node", Operation.CLUSTER_ACTION),
         acl(AclResource.TOPIC, "t", "User:ann", Operation.READ),
@@ -103,7 +103,7 @@ def set_rules(client: Client) -> None:
 
 
 @pytest.mark.parametrize("rights", [AS_SUPER_USERS, WITH_CLUSTER_ACTION], ids=["super users", "CLUSTER_ACTION"])
-def test_guard_finds_refills_and_quarantines_with_acls_and_in_spite_of_default_quotas(
+def test_guard_refills_a_replica_and_quarantines_a_node_despite_acls_and_default_quotas(
     tmp_path: Path, rights: dict[str, str]
 ) -> None:
     login = ConnectionSettings(login=Login("PLAIN", "admin", "a"))

@@ -1,4 +1,4 @@
-"""Limits of a whole node: the answers to a client that has reached its limit."""
+"""Tests limits of a whole node: the answers to a client that reaches a limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large changes on a real node: no callback of the event loop may use much CPU time."""
+"""Tests large changes on a real node: no callback of the event loop may use much CPU time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def broker() -> Iterator[Broker]:
 
 
 def check(broker: Broker, change: Callable[[int], None]) -> None:
-    """Makes the change several times: other processes of the machine may disturb some of them."""
+    """Checks that the change has no long callback in one of five attempts, because other processes may disturb some."""
     figures = []
     for number in range(5):
         with cpu_of_callbacks(broker) as longest:
@@ -34,11 +34,11 @@ def check(broker: Broker, change: Callable[[int], None]) -> None:
     pytest.fail(f"CPU seconds of the longest step: {figures}")
 
 
-def test_creation_of_a_topic_with_2500_partitions_holds_the_loop_for_less_than_50_ms(broker: Broker) -> None:
+def test_creation_of_a_topic_with_2500_partitions_blocks_the_event_loop_for_less_than_50_ms(broker: Broker) -> None:
     check(broker, lambda number: broker.create_topic(f"wide-{number}", 2500))
 
 
-def test_member_that_joins_a_group_on_5000_partitions_holds_the_loop_for_less_than_50_ms(broker: Broker) -> None:
+def test_join_of_a_group_that_reads_5000_partitions_blocks_the_event_loop_for_less_than_50_ms(broker: Broker) -> None:
     with broker.client() as client:
 
         def join(number: int) -> None:

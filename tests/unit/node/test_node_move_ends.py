@@ -1,4 +1,4 @@
-"""Moves between log directories that end in other ways: restarts, deleted topics, failing disks and lost sources."""
+"""Tests interrupted moves between log directories: restarts, deleted topics, failing disks and lost source logs."""
 
 from __future__ import annotations
 

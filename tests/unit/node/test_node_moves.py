@@ -1,4 +1,4 @@
-"""Replicas move between the log directories of a node: requests, progress, cancellation and replacement."""
+"""Tests moves of replicas between log directories: requests, progress, cancellation and replacement."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_target_path_of_a_move_may_be_a_symbolic_link(tmp_path: Path) -> None:
 
 
 class ResolvingDisk(MemoryDisk):
-    """Records which paths of the test's request are looked up in threads, and which on the event loop."""
+    """Imitates a disk: notes which paths of the request are looked up in threads and which on the event loop."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Export of metrics to an OpenTelemetry collector: a local receiver, a collector that fails, and bad endpoints."""
+"""Tests the export of metrics to an OpenTelemetry collector, with failing collectors and bad endpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMIT_S = 120.0
 
 
 class Collector:
-    """Receives OTLP over HTTP and answers with a status."""
+    """Replaces a collector: receives OTLP over HTTP, and answers with the status that the test sets."""
 
     def __init__(self) -> None:
         self.requests: queue.Queue[tuple[str, ExportMetricsServiceRequest]] = queue.Queue()

@@ -1,4 +1,4 @@
-"""Quotas on changes of topics and on new connections, enforced by a running node."""
+"""Tests that a running node enforces quotas on topic changes and on new connections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A refused request's memory is freed at its refusal, not by a later garbage collection."""
+"""Tests that the memory of a refused request is freed with its response, not by a later garbage collection."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ TOPIC, BROKER_LOGGER = 2, 8
 
 
 class Frame(bytearray):
-    """A request's bytes, in a type that allows weak references."""
+    """Holds the bytes of a request in a type that allows weak references."""
 
 
 @pytest.fixture(autouse=True)
@@ -184,8 +184,8 @@ REFUSED = {
 
 
 async def kept(node: Node, key: int, version: int, request: Any) -> int:
-    """Returns the bytes of the request's frame that are still in memory after its answer, and the number of new errors
-    with tracebacks."""
+    """Returns 0 if the response to the request leaves neither the request's frame nor an error with a traceback in
+    memory."""
     gc.freeze()  # from here on, `gc.get_objects` returns only objects that are made later
     try:
         return await _kept(node, key, version, request)
@@ -213,7 +213,7 @@ async def _kept(node: Node, key: int, version: int, request: Any) -> int:
 
 
 def errors_with_traceback() -> int:
-    """Returns the number of errors with tracebacks, without those that were made before `gc.freeze`."""
+    """Returns the number of KafkaErrors with a traceback that were created after `gc.freeze`."""
     return sum(1 for each in gc.get_objects() if isinstance(each, KafkaError) and each.__traceback__ is not None)
 
 
@@ -243,7 +243,7 @@ def test_memory_of_a_refused_request_is_freed_after_its_response(name: str) -> N
 
 @pytest.mark.parametrize("count", [1, 20 * SLICE_RECORDS])
 def test_memory_of_a_timed_out_produce_is_freed_after_its_response(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A produce with many records is unpacked first, and a task awaits its answer."""
+    """Covers both paths of Produce: a large batch is unpacked first, and a task waits for its response."""
 
     async def scenario() -> None:
         node = await started()
@@ -275,7 +275,7 @@ def test_memory_of_a_failed_parked_fetch_is_freed_after_its_response(monkeypatch
     run(scenario)
 
 
-def test_function_without_frames_removes_traceback_cause_and_context_of_an_error() -> None:
+def test_error_stripped_of_its_frames_keeps_its_message_but_no_traceback_cause_or_context() -> None:
     try:
         try:
             raise ValueError

@@ -1,4 +1,4 @@
-"""Replication between three whole nodes over real sockets, each on a thread of its own, when one of them fails."""
+"""Tests replication between three whole nodes over real sockets, each in its own thread, when a node fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole node in this process, on a memory disk: started, stopped, crashed, and with a directory that fails."""
+"""Tests a whole node on a disk in memory: starts, stops, crashes, and failing directories."""
 
 from __future__ import annotations
 
@@ -291,8 +291,10 @@ def node_in(path: Path) -> Node:
 
 
 async def filled(path: Path, release: str | None = None) -> tuple[int, int]:
-    """Writes one record to a partition in directory a and to one in directory b, and stops the node. Returns both
-    partitions."""
+    """Writes one record to a partition in directory a and one to a partition in directory b, and stops the node.
+
+    Returns the two partition indexes.
+    """
     node = node_in(path)
     plan = FormatPlan([f"{path}/a", f"{path}/b"], node.settings.node_id, release_version=release)
     format_storage(RealDisk(), plan, random=random.Random(1), now_ms=1)
@@ -339,7 +341,7 @@ def test_node_does_not_start_while_the_disk_of_a_log_directory_is_not_mounted(tm
 def test_partitions_of_a_disk_that_is_broken_at_start_are_offline_until_it_is_repaired(
     told: bool, release: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Holds with and without reported directory assignments, and with metadata versions that can't record them."""
+    """Checks nodes with and without reported directory assignments, and a metadata version that can't record them."""
 
     async def scenario() -> None:
         with monkeypatch.context() as patched:

@@ -1,4 +1,4 @@
-"""OAUTHBEARER on a running node: sessions that end with their token, keys that the issuer renews, wrong settings."""
+"""Tests OAUTHBEARER on a running node: sessions that end with their token, renewed keys, and invalid settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client certificates with odd names: each client gets exactly its own principal, or is refused."""
+"""Tests client certificates with unusual names: each client gets exactly its own principal, or is refused."""
 
 from __future__ import annotations
 

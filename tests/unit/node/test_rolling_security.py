@@ -1,7 +1,8 @@
-"""A cluster goes from plaintext to SASL_SSL with ACLs by rolling restarts, under load: the steps of docs/operations.md.
+"""Tests the steps of docs/operations.md that secure a plaintext cluster with SASL_SSL and ACLs by rolling restarts.
 
-Three nodes in this process, each broker and controller. A client writes all the time with acks=all, first over the
-plaintext listener and then over the secured one; every acknowledged record is read at the end, once and in order.
+Three nodes run in this process, each as broker and controller. A client writes all the time with acks=all, first over
+the plaintext listener and then over the secured listener. At the end, every acknowledged record is read once and in
+order.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ PLAIN = {
 
 
 class Rolling:
-    """Three nodes with four ports each: clients and controllers, plaintext and secured."""
+    """Runs three nodes. Each has a plaintext and a secured listener, both for clients and for controllers."""
 
     def __init__(self, security: LocalSecurity) -> None:
         self.security = security
@@ -104,7 +105,7 @@ class Rolling:
 
 
 class Load:
-    """Writes numbered records to one partition, one after the other, until it is told to stop."""
+    """Writes numbered records to one partition, one after the other, until the test stops it."""
 
     def __init__(self, bootstrap: str, settings: ConnectionSettings) -> None:
         self._bootstrap, self._settings = bootstrap, settings

@@ -1,4 +1,4 @@
-"""Clients that send SASL requests out of turn, in pieces, pipelined, too often or too large."""
+"""Tests clients that send SASL requests out of order, in pieces, pipelined, too often or too large."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ METADATA = frame(3, 1, 3, MetadataRequest(topics=None))
 
 
 class Raw:
-    """A connection on which the test chooses each byte."""
+    """Opens a connection on which the test chooses each byte."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer

@@ -1,4 +1,4 @@
-"""Three nodes whose brokers and controllers log in to each other with SCRAM users that `storage format` made."""
+"""Tests three nodes that log in to each other with SCRAM users that `storage format` created."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def user(name: str, password: str) -> str:
 
 
 class Three:
-    """Three nodes, brokers and controllers, each with the SCRAM users `node` and `ann` in its bootstrap file."""
+    """Runs three combined nodes. Their bootstrap files have the SCRAM users `node` and `ann`."""
 
     def __init__(self) -> None:
         ports, self.controllers = free_ports("127.0.0.1", 3), free_ports("127.0.0.1", 3)

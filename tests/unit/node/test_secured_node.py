@@ -1,4 +1,4 @@
-"""Authentication on a running node: order of requests, bare tokens of old clients, sessions that end, deadlines."""
+"""Tests authentication on a running node: order of requests, tokens without a header, session ends, and deadlines."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_sasl_session_ends_unless_the_client_authenticates_again() -> None:
     with_node(scenario, connections_max_reauth_ms="3600000")
 
 
-def test_fetch_that_is_parked_when_its_session_ends_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fetch_that_is_parked_when_its_sasl_session_ends_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(authentication, "GRACE_S", 0.0)
 
     async def scenario(node: Node, port: int) -> None:
@@ -174,7 +174,7 @@ def test_fetch_that_is_parked_when_its_session_ends_gets_no_answer(monkeypatch: 
     with_node(scenario, connections_max_reauth_ms="200")
 
 
-def test_group_member_that_waits_when_its_session_ends_gets_an_answer_and_reauthenticates() -> None:
+def test_group_member_whose_sasl_session_ends_while_it_waits_gets_an_answer_and_reauthenticates() -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port, ANN)
         while (await peer.request(FindCoordinatorRequest(key="g"), version=3)).error_code:
@@ -205,7 +205,7 @@ def test_group_member_that_waits_when_its_session_ends_gets_an_answer_and_reauth
     with_node(scenario, connections_max_reauth_ms="3600000", group_initial_rebalance_delay_ms="500")
 
 
-def test_idle_connection_stays_open_when_its_session_ends() -> None:
+def test_idle_connection_stays_open_when_its_sasl_session_ends() -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port, ANN)
         (connection,) = node._server.connections.values()

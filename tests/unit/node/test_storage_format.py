@@ -1,4 +1,4 @@
-"""Formatting log directories, and the problems that `info` reports."""
+"""Tests how log directories are formatted, and which problems `storage info` reports."""
 
 from random import Random
 

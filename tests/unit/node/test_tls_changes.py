@@ -1,4 +1,4 @@
-"""TLS settings of a listener that change while the node runs, and certificates that are renewed in their files."""
+"""Tests changes of a listener's TLS settings on a running node, and certificates that are renewed in their files."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_node_uses_a_renewed_certificate_also_for_its_connections_to_other_nodes
     with_node(scenario, {"ssl.keystore.location": first, "ssl.truststore.location": str(authority.file)})
 
 
-def test_changed_files_that_other_nodes_would_not_accept_are_not_used_until_the_trust_store_accepts_them(
+def test_renewed_certificate_of_an_unknown_authority_is_not_used_until_the_trust_store_accepts_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority, other = Authority(tmp_path, "ca"), Authority(tmp_path, "other")

@@ -1,4 +1,4 @@
-"""Hard cases as scripts: each `.txt` file here has commands, the expected answers, and an explanation.
+"""Runs difficult cases as scripts: each `.txt` file here has commands, their expected output, and an explanation.
 
 `pytest tests/scenarios tests/unit/raft/test_raft_scenarios.py --rewrite` writes the answers that all scripts get now
 into their files: review the difference before you commit it.
@@ -29,12 +29,12 @@ def test_log_lines_of_other_threads_are_not_in_the_output_of_a_scenario() -> Non
 
     def keep_logging() -> None:
         while not ended.is_set():
-            logging.getLogger("penstock.elsewhere").warning("a real broker says so")
+            logging.getLogger("penstock.elsewhere").warning("a log line of another thread")
 
     thread = threading.Thread(target=keep_logging)
     thread.start()
     try:
-        assert "a real broker" not in run_script("> start\n> log\n", includes={})
+        assert "a log line of another thread" not in run_script("> start\n> log\n", includes={})
     finally:
         ended.set()
         thread.join()

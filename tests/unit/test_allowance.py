@@ -1,4 +1,4 @@
-"""Memory grants stay within the limit. Between two counts of the memory in use, granted bytes are added up."""
+"""Tests that memory grants stay within the limit. Granted bytes are added up until the used memory is counted again."""
 
 from penstock.allowance import FULL_RECOUNT_MS, RECOUNT_MS, Allowance
 

@@ -1,4 +1,4 @@
-"""docs/apis.md lists the APIs that the code serves."""
+"""Tests that docs/apis.md lists the APIs that the code serves."""
 
 import subprocess
 import sys

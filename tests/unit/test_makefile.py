@@ -1,4 +1,4 @@
-"""The Makefile creates an unusable `.venv` again, and installs Kafka's jars before the tests."""
+"""Tests that the Makefile replaces an unusable `.venv`, and installs Kafka's jars before the tests."""
 
 import os
 import re

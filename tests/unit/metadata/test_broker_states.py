@@ -239,7 +239,7 @@ def test_a_broker_in_controlled_shutdown_joins_no_isr() -> None:
     assert alter(image, 2, [2, 3, 1]).error_code == ErrorCode.INELIGIBLE_REPLICA
 
 
-def test_a_heartbeat_with_a_stale_epoch_gets_an_error_to_register_again() -> None:
+def test_heartbeat_with_a_stale_broker_epoch_is_refused_so_that_the_broker_registers_again() -> None:
     image = image_of(LED)
     for broker_id, epoch in [(1, 10), (7, 17)]:
         with pytest.raises(KafkaError) as refusal:

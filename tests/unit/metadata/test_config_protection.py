@@ -1,5 +1,5 @@
-"""Security properties that Penstock does not support are refused, so that no node is open against its owner's
-intent."""
+"""Tests that unsupported security properties are refused, because a node would run without the protection they ask
+for."""
 
 import pytest
 

@@ -10,13 +10,13 @@ import pytest
 from penstock.net.later import Later, settled
 
 
-def test_settled_returns_a_response_that_is_available_at_once() -> None:
+def test_waiting_for_a_response_that_is_already_available_returns_it() -> None:
     assert asyncio.run(settled(7)) == 7
 
 
 @pytest.mark.parametrize("shaped", [False, True])
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_settled_waits_for_the_source_of_a_later_response(kind: str, shaped: bool) -> None:
+def test_waiting_for_a_later_response_returns_the_result_of_its_future_or_coroutine(kind: str, shaped: bool) -> None:
     async def work() -> int:
         await asyncio.sleep(0)
         return 3
@@ -29,7 +29,7 @@ def test_settled_waits_for_the_source_of_a_later_response(kind: str, shaped: boo
 
 
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_error_of_the_source_of_a_later_response_is_passed_to_make(kind: str) -> None:
+def test_function_that_builds_a_later_response_gets_the_error_of_its_future_or_coroutine(kind: str) -> None:
     async def work() -> int:
         raise ZeroDivisionError
 
@@ -42,7 +42,7 @@ def test_error_of_the_source_of_a_later_response_is_passed_to_make(kind: str) ->
 
 @pytest.mark.parametrize("shaped", [False, True])
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_cancelling_the_caller_cancels_the_source_of_a_later_response(kind: str, shaped: bool) -> None:
+def test_cancelling_the_wait_for_a_later_response_cancels_its_future_or_coroutine(kind: str, shaped: bool) -> None:
     async def scenario() -> None:
         waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

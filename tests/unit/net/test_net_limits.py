@@ -110,7 +110,7 @@ def test_byte_budget_without_a_limit_is_never_exhausted() -> None:
     assert not budget.exhausted
 
 
-def test_byte_budget_reports_its_free_bytes_and_whether_it_is_strained_or_overdrawn() -> None:
+def test_byte_budget_reports_its_free_bytes_and_whether_it_is_above_its_limit_or_twice_its_limit() -> None:
     budget = ByteBudget(100)
     budget.take(50)
     assert (budget.room, budget.strained) == (50, False)
@@ -146,7 +146,9 @@ def test_connection_counts_return_to_zero_when_all_connections_are_closed() -> N
     ],
 )
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
-def test_limited_number_of_loopback_connections_is_admitted_despite_all_other_limits(limits: Limits, host: str) -> None:
+def test_limited_number_of_loopback_connections_is_accepted_even_if_all_other_limits_are_reached(
+    limits: Limits, host: str
+) -> None:
     counts = ConnectionCounts(limits)
     for _ in range(limits.loopback_connections):
         assert counts.refusal(host) is None

@@ -164,7 +164,7 @@ class Cluster:
         return next((one for one, node in self.nodes.items() if node.broker.metadata.leading), -1)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Waits until the condition is true, and checks it at every new image. The time limit of the test also ends it."""
+        """Waits until the condition is true. Checks it at every new image. The time limit ends an endless wait."""
         news = asyncio.Event()
         for node in self.nodes.values():
             node.broker.metadata.subscribe(lambda old, new: news.set())

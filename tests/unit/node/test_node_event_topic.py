@@ -176,7 +176,7 @@ def test_list_of_events_omits_and_counts_records_of_the_event_topic_that_are_not
     assert left_out == 1
 
 
-def test_time_line_survives_records_that_a_lying_broker_wrote_to_the_event_topic(
+def test_lists_of_events_are_complete_although_a_broker_wrote_malformed_records_to_the_event_topic(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with Cluster(nodes=2, config={**ENABLED, "penstock.http.listener": "127.0.0.1:0"}) as cluster:

@@ -1,4 +1,4 @@
-"""JSON values as rows of a table that grows with them: each field is in a column, or its value is in `_bad`."""
+"""Tests how JSON values become rows of a table: each field gets a column, or the whole value is kept in `_bad`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ BATCHES = st.lists(st.lists(st.one_of(OBJECTS, OBJECTS, VALUES), max_size=4), mi
 
 
 class Raw(float):
-    """A number as JSON writes it."""
+    """Represents a number with its exact JSON text."""
 
     def __new__(cls, text: str) -> Raw:
         made = super().__new__(cls, text)
@@ -71,7 +71,7 @@ class Raw(float):
 
 
 def dumped(value: Any) -> bytes:
-    """Returns a value as JSON, with Raw numbers unchanged; json.dumps would use float.__repr__ for them."""
+    """Returns a value as JSON. Raw numbers keep their exact text, which json.dumps would change."""
     match value:
         case dict():
             return b"{%s}" % b",".join(json.dumps(name).encode() + b":" + dumped(each) for name, each in value.items())
@@ -84,7 +84,7 @@ def dumped(value: Any) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """Returns a value in a form for comparison: numbers by value, without null fields."""
+    """Returns a value for comparisons, with Decimal numbers and without null fields."""
     match value:
         case dict():
             return {name: plain(each) for name, each in value.items() if each is not None}
@@ -310,7 +310,7 @@ def test_partition_column_of_a_table_keeps_its_type() -> None:
     assert grown(known, seen, widens=True, fixed=frozenset({"day"})) == known
 
 
-def test_partition_column_is_never_nested_and_values_unusable_as_directory_names_are_bad() -> None:
+def test_partition_column_is_never_nested_and_values_unusable_as_directory_names_go_to_column_bad() -> None:
     fixed = frozenset({"day"})
     assert grown(Struct(), seen_in([b'{"day":{"x":1}}']), widens=True, fixed=fixed) == Struct((("day", STRING),))
     rows = Rows(Struct((("day", STRING), ("n", STRING))), fixed)

@@ -1,4 +1,4 @@
-"""Archives for executors without Penstock. Needs no Spark."""
+"""Tests the archives that bring Penstock to Spark executors. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.programs
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Limits the packages to a few: all of them are a hundred megabytes."""
+    """Reduces the packed packages to a small one, because all packages have a hundred megabytes."""
     monkeypatch.setattr(packing, "PACKAGES", ("h11", "no-such-package"))
     monkeypatch.setattr(packing, "NEEDED", ())
 

@@ -1,4 +1,4 @@
-"""Every client of a pipeline gets its `kafka.*` options. Needs no Spark."""
+"""Tests that every client of a pipeline gets the pipeline's `kafka.*` options. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIONS = {"kafka.client.id": "mine", "Kafka.Request.Timeout.Ms": "20000", "star
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
-    """Records the client id and request timeout of each client that is made."""
+    """Collects the client id and the request timeout of each client that is created."""
     found: list[tuple[str, float]] = []
     init = Client.__init__
 

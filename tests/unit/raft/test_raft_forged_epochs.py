@@ -1,4 +1,4 @@
-"""Forged requests raise epochs only up to a limit, and a replica with a lower epoch can still rejoin."""
+"""Tests that forged requests raise epochs only up to a limit, and that a replica with a lower epoch can rejoin."""
 
 from __future__ import annotations
 

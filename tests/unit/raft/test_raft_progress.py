@@ -1,4 +1,4 @@
-"""One rule decides when a follower was last caught up, for voters of the quorum and for replicas of partitions."""
+"""Tests the rule that decides when a follower was last caught up, for quorum voters and for partition replicas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random schedules violate no invariant of the machine, and reveal every bug that is planted into it."""
+"""Tests that random schedules violate no invariant of the Raft machine, and find every bug that is planted in it."""
 
 from __future__ import annotations
 

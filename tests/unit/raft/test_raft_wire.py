@@ -1,4 +1,4 @@
-"""The quorum's messages survive encoding and decoding as Kafka messages."""
+"""Tests that the quorum's messages survive encoding and decoding as Kafka messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codecs decompress the data of other writers, refuse damaged data, and exceed no limit."""
+"""Tests that codecs decompress data of other implementations, refuse damaged data, and respect limits."""
 
 from __future__ import annotations
 

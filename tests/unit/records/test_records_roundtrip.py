@@ -1,4 +1,4 @@
-"""Penstock and two other implementations read each other's batches."""
+"""Tests that Penstock and two other implementations read each other's batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests which batches a leader accepts, with which code it refuses the others, and which fields it changes."""
+"""Tests which batches a leader accepts or refuses, the error codes, and the header fields that the leader changes."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_timestamp_bounds_do_not_apply_to_a_topic_with_log_append_time() -> None
     assert produced(build_batch([(0, b"k", b"v", ()), (2 * NOW, b"k", b"v", ())]), rules)
 
 
-def test_batch_that_claims_log_append_time_is_stored_without_it_or_refused_by_the_topics_time_type() -> None:
+def test_batch_with_log_append_time_from_a_producer_is_stored_with_create_time_or_refused_as_in_kafka() -> None:
     batch = build_batch(RECORDS, log_append_time=NOW)
     error = refusal(batch, replace(RULES, log_append_time=True))
     assert isinstance(error, InvalidRecordsError)

@@ -74,7 +74,7 @@ def test_read_of_a_topic_is_allowed_only_by_a_matching_acl_without_a_deny(acls: 
 
 
 @pytest.mark.parametrize("operation", [READ, WRITE, Operation.DELETE, Operation.ALTER, DESCRIBE, ALL])
-def test_allow_of_another_operation_implies_describe_but_only_a_deny_of_describe_or_all_denies_it(
+def test_acl_that_allows_read_write_delete_or_alter_allows_describe_but_its_deny_does_not_deny_describe(
     operation: Operation,
 ) -> None:
     assert allows([acl(operation=operation)], DESCRIBE)
@@ -131,7 +131,7 @@ def test_authorized_operations_are_returned_as_a_bit_field() -> None:
     assert bits == 1 << WRITE | 1 << DESCRIBE
 
 
-def test_super_users_are_separated_by_semicolons_because_names_may_have_commas() -> None:
+def test_super_users_property_is_split_at_semicolons_so_that_names_may_have_commas() -> None:
     assert parse_super_users("User:CN=a,O=b; User:admin;") == {"User:CN=a,O=b", "User:admin"}
     with pytest.raises(ValueError, match="'admin'"):
         parse_super_users("admin")

@@ -85,7 +85,7 @@ def test_a_voter_that_lost_its_disk_is_removed_and_added_again() -> None:
     assert f"has put {lost} back among the voters" in told
 
 
-def test_simulator_spares_the_disk_of_a_voter_that_could_not_be_replaced() -> None:
+def test_simulator_does_not_erase_the_disk_of_a_voter_that_no_majority_could_replace() -> None:
     plan = _dynamic()
     fault = FaultPlan(1, "lose a voter", 2.0, 0.5, {"draw": 0.5})
     static = replace(plan, layout=replace(plan.layout, dynamic=False), faults=(fault,), actors=(), duration_s=4)

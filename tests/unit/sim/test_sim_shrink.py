@@ -122,7 +122,7 @@ def _first_failing(profile: str) -> Verdict:
 
 
 def _as_told(line: str) -> Plan:
-    """Returns the plan that this command line runs."""
+    """Returns the plan of the run that this command line starts."""
     words = line.split()
     options = dict(zip(words[2::2], words[3::2]))
     plan = draw_plan(

@@ -1,4 +1,4 @@
-"""Arguments for properties, configs, topics and faults are accepted, or refused with one sentence."""
+"""Tests which arguments for properties, configs, topics and faults are accepted or refused with one sentence."""
 
 from __future__ import annotations
 

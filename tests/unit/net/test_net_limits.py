@@ -110,7 +110,7 @@ def test_byte_budget_without_a_limit_is_never_exhausted() -> None:
     assert not budget.exhausted
 
 
-def test_byte_budget_reports_its_free_bytes_and_whether_it_is_above_its_limit_or_twice_its_limit() -> None:
+def test_byte_budget_reports_its_free_bytes_and_whether_its_use_is_above_half_or_twice_its_limit() -> None:
     budget = ByteBudget(100)
     budget.take(50)
     assert (budget.room, budget.strained) == (50, False)

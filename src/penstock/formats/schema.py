@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,6 +10,7 @@ from penstock.formats import avro, protobuf
 from penstock.formats.avro import Reader
 from penstock.formats.descriptors import find_message, link, message_at
 from penstock.formats.framing import REGISTRY_PREFIX, message_path
+from penstock.formats.gradual_json import loads
 from penstock.formats.limits import FormatError, Room, check_depth, exact, finite
 
 
@@ -69,7 +69,7 @@ Schema = AvroSchema | ProtobufSchema | JsonSchema
 def decode_json(data: bytes, room: Room) -> Any:
     """Parses JSON. Integers that JavaScript would round, NaN and infinities become text. Raises FormatError."""
     try:
-        return _bounded(json.loads(data), room, 0)
+        return _bounded(loads(data), room, 0)
     except RecursionError:
         raise FormatError("the data is nested too deeply") from None
     except FormatError:

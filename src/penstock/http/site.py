@@ -22,6 +22,7 @@ from penstock.http.overview import Overview, overview, topic_sums
 from penstock.http.pipelines import of_cluster
 from penstock.http.rates import Rates
 from penstock.http.rest.api import ROUTES
+from penstock.http.rest.bodies import BodyReader
 from penstock.http.rest.problems import problem
 from penstock.http.rest.record_decoder import RecordDecoder
 from penstock.http.rest.record_rows import RecordViews
@@ -77,6 +78,7 @@ class Site:
         self._router = Router(ROUTES)
         self._operations = Operations(broker.clock.wall_ms)
         self._decoder = RecordDecoder()
+        self._bodies = BodyReader()
         self._views = RecordViews(view.schemas)
         self._service = Service(
             broker,
@@ -88,6 +90,7 @@ class Site:
             Streams(),
             self._decoder,
             self._views,
+            self._bodies,
             view.history,
             view.cleaner,
             view.warnings,
@@ -147,6 +150,7 @@ class Site:
         await self._operations.close()
         self._decoder.close()
         self._views.close()
+        self._bodies.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         await self._cluster.close()
 

@@ -137,7 +137,21 @@ def test_every_route_refuses_unknown_and_wrong_parameters(cluster: Cluster, rout
 
 
 @pytest.mark.parametrize("route", [each for each in ROUTES if each.body is not None], ids=lambda each: each.name)
-@pytest.mark.parametrize("body", [b"{", b"[]", b'"text"', b"\xff", b"[" * 100_000, {"nonsense": 1}])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[]",
+        b'"text"',
+        b"\xff",
+        b"[" * 100_000,
+        {"nonsense": 1},
+        b'{"nonsense": ' + b"1" * 100_000 + b"}",
+        b'{"a": 1, "a": 1}',
+        b'{"\\ud800": 1}',
+        b" " * 100_000 + b'{"\\udc00": [1e999]}',
+    ],
+)
 def test_every_route_with_a_body_refuses_a_body_that_does_not_fit_its_schema(
     cluster: Cluster, route: Route, body: Any
 ) -> None:
@@ -153,6 +167,34 @@ def test_every_field_of_the_rest_api_refuses_values_of_other_types(cluster: Clus
         answer = ask(cluster, route.method, filled(route), {**good, name: _wrong(field)})
         assert answer.status == 400
         assert name in answer.value["detail"]
+
+
+@pytest.mark.parametrize("route", [each for each in ROUTES if each.body], ids=lambda each: each.name)
+@pytest.mark.parametrize("value", [2**31, 2**63 - 1, 2**63, -(2**63), 10**4000])
+def test_no_integer_of_a_body_is_too_large_for_an_answer_that_names_the_reason(
+    cluster: Cluster, route: Route, value: int
+) -> None:
+    good = BODIES.get(route.name, {})
+    for name, field in (route.body or {}).items():
+        for body in _with_integers(field, value):
+            answer = ask(cluster, route.method, filled(route), {**good, name: body})
+            assert answer.status < 500, (name, answer)
+
+
+def _with_integers(field: Field, value: int) -> Iterator[Any]:
+    """Yields values of the field, each with one integer replaced."""
+    if field.kind == "integer":
+        yield value
+    elif field.items is not None:
+        yield from ([each] for each in _with_integers(field.items, value))
+    else:
+        for name, each in field.fields.items():
+            others = {key: _some(other) for key, other in field.fields.items() if other.required and key != name}
+            yield from ({**others, name: found} for found in _with_integers(each, value))
+
+
+def _some(field: Field) -> Any:
+    return {"integer": 0, "string": "orders", "boolean": False, "array": [], "object": {}}[field.kind]
 
 
 def _wrong(field: Field) -> Any:

@@ -8,6 +8,8 @@ from typing import Any
 
 MAX_ITEMS = 10_000
 MAX_TEXT = 65_536
+#: The largest integer of Kafka's protocol.
+INTEGER_MAX = 2**63 - 1
 
 
 class FieldError(ValueError):
@@ -50,9 +52,9 @@ class Field:
         """Returns the value unchanged. Raises FieldError if the value does not fit the field."""
         match self.kind:
             case "integer":
-                fits = type(value) is int
+                fits = type(value) is int and -INTEGER_MAX - 1 <= value <= INTEGER_MAX
             case "string":
-                fits = isinstance(value, str) and len(value) <= MAX_TEXT and _is_unicode(value)
+                fits = _is_text(value)
             case "boolean":
                 fits = isinstance(value, bool)
             case "array":
@@ -87,23 +89,31 @@ class Field:
         return self.check(name, text)
 
 
-def _is_unicode(text: str) -> bool:
-    """Returns False for text with a lone surrogate, which is allowed in JSON but not in UTF-8."""
+def _is_text(value: Any) -> bool:
+    """Returns True for a text of at most MAX_TEXT characters without a lone surrogate, which is allowed in JSON but not
+    in UTF-8."""
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        return False
     try:
-        text.encode()
+        value.encode()
     except UnicodeEncodeError:
         return False
     return True
 
 
 def _article(kind: str) -> str:
-    return {"integer": "a whole number", "array": "a list", "object": "an object"}.get(kind, f"a {kind}")
+    return {"integer": "a whole number of at most 64 bits", "array": "a list", "object": "an object"}.get(
+        kind, f"a {kind}"
+    )
 
 
 def _texts(name: str, value: Mapping[str, Any]) -> Mapping[str, Any]:
     for key, each in value.items():
-        if not _is_unicode(key) or not (each is None or (isinstance(each, str) and _is_unicode(each))):
-            raise FieldError(f"{name} has to have valid text as names, and valid text or null as values.")
+        if not _is_text(key) or not (each is None or _is_text(each)):
+            raise FieldError(
+                f"{name} has to have valid text as names, and valid text or null as values, of at most {MAX_TEXT} "
+                "characters each."
+            )
     return value
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from penstock.http.guard import Need
 from penstock.http.messages import CHANGES, Request, Response
-from penstock.http.rest.fields import Field, FieldError, check_object, parse_texts
+from penstock.http.rest.fields import Field, FieldError, parse_texts
 from penstock.http.rest.problems import Problem, kafka_problem, problem
 from penstock.http.roles import Role
 from penstock.http.shares import LimitReachedError
@@ -115,7 +114,7 @@ class Match:
             call = Call(
                 {name: route.path[name].parse(name, text) for name, text in self.found.items()},
                 parse_texts(route.query, request.query),
-                {} if route.body is None else check_object(route.body, _body(request)),
+                {} if route.body is None else await service.bodies.read(route.body, request.body),
             )
             answer = await route.operation(service, call)
         except FieldError as error:
@@ -132,12 +131,3 @@ class Match:
         if isinstance(answer, EventStream):
             return Response(route.status, EVENT_STREAM, b"", stream=answer)
         return (route.status, answer)
-
-
-def _body(request: Request) -> Any:
-    if not request.body:
-        return {}
-    try:
-        return json.loads(request.body)
-    except (ValueError, RecursionError) as error:
-        raise FieldError(f"the body is not JSON: {error}") from error

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from penstock.http.operations import Operation, Operations, Work
     from penstock.http.overview import Overview
     from penstock.http.pipelines import Pipeline
+    from penstock.http.rest.bodies import BodyReader
     from penstock.http.rest.record_decoder import RecordDecoder
     from penstock.http.rest.record_rows import RecordViews
     from penstock.http.streams import Streams
@@ -52,6 +53,7 @@ class Service:
     streams: Streams
     decoder: RecordDecoder
     views: RecordViews
+    bodies: BodyReader
     history: History
     cleaner: Cleaner | None = None
     warnings: Sequence[str] = ()

@@ -1,0 +1,48 @@
+"""Parses and checks the JSON bodies of requests; long bodies in a thread of their own, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from penstock.formats.gradual_json import SMALL_BYTES, loads
+from penstock.http.rest.fields import Field, FieldError, check_object
+
+
+class BodyReader:
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-http-bodies")
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def read(self, fields: Mapping[str, Field], body: bytes) -> dict[str, Any]:
+        """Returns the object in a body; an empty body is an empty object. Raises FieldError."""
+        if len(body) <= SMALL_BYTES:
+            return _read(fields, body)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, _read, fields, body)
+
+
+def _read(fields: Mapping[str, Field], body: bytes) -> dict[str, Any]:
+    try:
+        value = loads(body, _without_repetition) if body else {}
+    except FieldError:
+        raise
+    except ValueError as error:
+        raise FieldError(f"the body is not JSON: {error}") from error
+    except RecursionError:
+        raise FieldError("the body is nested too deeply: no field has so many levels.") from None
+    return check_object(fields, value)
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the fields of a JSON object. Raises FieldError if a name comes twice: each reader could take another
+    value."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise FieldError(f"the body has the field {name[:40]} twice: give it once.")
+        found[name] = value
+    return found

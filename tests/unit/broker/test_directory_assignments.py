@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Coroutine
 from typing import Any, cast
+
+import pytest
 
 from penstock.broker.replicas.directory_assignments import DirectoryAssignments
 from penstock.broker.replicas.partition import Partition
 from penstock.broker.replicas.partition_host import PartitionHost
 from penstock.metadata.image import PartitionImage
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.protocol.messages.api_73_assign_replicas_to_dirs import AssignReplicasToDirsResponse
+from penstock.protocol.messages.api_73_assign_replicas_to_dirs import (
+    AssignReplicasToDirsResponse,
+    AssignReplicasToDirsResponseDirectoryData,
+    AssignReplicasToDirsResponsePartitionData,
+    AssignReplicasToDirsResponseTopicData,
+)
 from penstock.sim.engine.loop import Timeline
 
 OLD, NEW, OTHER = b"o" * 16, b"n" * 16, b"x" * 16
@@ -36,6 +44,12 @@ def partition(index: int, *directories: bytes) -> Partition:
     return Partition("t", TOPIC, index, image, PartitionHost(2, cast(Any, None)))
 
 
+def run(work: Coroutine[Any, Any, None]) -> None:
+    timeline = Timeline(random.Random(1))
+    timeline.run(work, timeline.process("test"), until=1_000)
+    timeline.end()
+
+
 def told(*placed: tuple[Partition, bytes], channel: Channel) -> list[Any]:
     async def work() -> None:
         places = DirectoryAssignments(2, cast(Any, channel), lambda: 7)
@@ -44,9 +58,7 @@ def told(*placed: tuple[Partition, bytes], channel: Channel) -> list[Any]:
         await asyncio.sleep(60)
         await places.close()
 
-    timeline = Timeline(random.Random(1))
-    timeline.run(work(), timeline.process("test"), until=1_000)
-    timeline.end()
+    run(work())
     return channel.asked
 
 
@@ -67,3 +79,60 @@ def test_broker_repeats_a_directory_report_until_it_succeeds() -> None:
     refused = AssignReplicasToDirsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     channel = Channel(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody"), refused)
     assert len(told((partition(0, OTHER, OLD), NEW), channel=channel)) == 3
+
+
+def test_report_of_another_directory_replaces_a_report_that_was_not_sent_yet() -> None:
+    channel, moved = Channel(), partition(0, OTHER, OLD)
+
+    async def work() -> None:
+        places = DirectoryAssignments(2, cast(Any, channel), lambda: 7)
+        replaced = asyncio.ensure_future(places.assigned(moved, NEW))
+        again = asyncio.ensure_future(places.assigned(moved, NEW))
+        await asyncio.sleep(0)
+        places.report(moved, OTHER)
+        for each in (replaced, again):
+            with pytest.raises(KafkaError) as error:
+                await asyncio.wait_for(each, 5)
+            assert error.value.code is ErrorCode.REQUEST_TIMED_OUT
+        await asyncio.sleep(1)
+        await places.close()
+
+    run(work())
+    assert [each.id for request in channel.asked for each in request.directories] == [OTHER]
+
+
+def test_two_callers_wait_for_the_same_report_and_a_refusal_concerns_only_its_replica() -> None:
+    refusal = AssignReplicasToDirsResponsePartitionData(partition_index=1, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    topic = AssignReplicasToDirsResponseTopicData(topic_id=TOPIC, partitions=[refusal])
+    directory = AssignReplicasToDirsResponseDirectoryData(id=NEW, topics=[topic])
+    channel = Channel(AssignReplicasToDirsResponse(directories=[directory]))
+    accepted, refused = partition(0, OTHER, OLD), partition(1, OTHER, OLD)
+
+    async def work() -> None:
+        places = DirectoryAssignments(2, cast(Any, channel), lambda: 7)
+        first, second = (asyncio.ensure_future(places.assigned(accepted, NEW)) for _ in range(2))
+        third = asyncio.ensure_future(places.assigned(refused, NEW))
+        await asyncio.wait_for(asyncio.gather(first, second), 5)
+        with pytest.raises(KafkaError) as error:
+            await asyncio.wait_for(third, 5)
+        assert error.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await asyncio.sleep(5)
+        await places.close()
+
+    run(work())
+    assert len(channel.asked) == 1
+
+
+def test_closed_broker_reports_no_directory_any_more() -> None:
+    channel = Channel(*[KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody")] * 3)
+
+    async def work() -> None:
+        places = DirectoryAssignments(2, cast(Any, channel), lambda: 7)
+        places.placed(partition(0, OTHER, OLD), NEW)
+        await asyncio.sleep(0.01)
+        await places.close()
+        places.placed(partition(1, OTHER, OLD), NEW)
+        await asyncio.sleep(60)
+
+    run(work())
+    assert len(channel.asked) == 1

@@ -34,7 +34,8 @@ async def committed_on_both(cluster: Cluster) -> Partition:
     await leader.committed(cluster[1].append(b"a", b"b"))
     await until(lambda: cluster[2].partition.log.high_watermark == 2)
     assert leader.leading is not None
-    await until(lambda: leader.leading is not None and leader.leading.followers[2].log_end == 2)
+    follower = leader.leading.followers[2]
+    await until(lambda: follower.log_end == 2)
     return leader
 
 

@@ -95,3 +95,16 @@ def test_next_fetch_after_an_error_other_than_a_lost_session_has_the_old_session
     assert not session.failed(ErrorCode.NETWORK_EXCEPTION)
     assert (session.id, session.epoch) == (7, FIRST_EPOCH)
     assert ask(session, A) == ([A], [])
+
+
+def test_partition_that_left_the_session_is_forgotten_in_one_request_only() -> None:
+    session, key = ReplicaSession(), (bytes(16), 3)
+    assert session.due([key]) == [key]
+    session.named(key)
+    assert session.ask() == []
+    session.answered(7)
+    session.leave(key)
+    assert [(each.topic_id, each.partitions) for each in session.ask()] == [(bytes(16), [3])]
+    session.answered(7)
+    session.leave(key)
+    assert session.ask() == []

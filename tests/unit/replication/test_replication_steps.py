@@ -1,0 +1,87 @@
+"""Tests the steps of followers and directory moves for all small logs: they end at the leader's or the current log."""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement, product
+
+import pytest
+
+from penstock.metadata.image import PartitionImage
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.replication.directory_move import Bounds, CopyRate, StepKind, next_step
+from penstock.replication.epochs import check_leader_epoch
+from penstock.replication.follower import Reset, ResetKind, reset
+from penstock.replication.leader import Leading
+
+OFFSETS = range(5)
+BOUNDS = [Bounds(start, end) for start, end in combinations_with_replacement(OFFSETS, 2)]
+
+
+@pytest.mark.parametrize("current", BOUNDS, ids=lambda each: f"{each.start}-{each.end}")
+def test_directory_move_makes_any_future_log_equal_to_the_current_log(current: Bounds) -> None:
+    for future, cut_at in product(BOUNDS, (None, *OFFSETS)):
+        start, end = future.start, future.end
+        valid_end = end if cut_at is None else min(end, cut_at)  # records from here on may differ
+        cut: int | None = cut_at
+        steps: list[StepKind] = []
+        while (step := next_step(current, Bounds(start, end), cut)).kind is not StepKind.NOTHING:
+            steps.append(step.kind)
+            assert len(steps) <= 5, (current, future, cut_at, steps)
+            match step.kind:
+                case StepKind.TRUNCATE:
+                    assert start <= step.offset < end
+                    end, valid_end = step.offset, min(valid_end, step.offset)
+                    cut = None if cut is not None and cut >= end else cut
+                case StepKind.START_OVER:
+                    assert step.offset == current.start
+                    assert not start <= current.start <= end or (cut is not None and cut < start), "it could be cut"
+                    start = end = valid_end = current.start
+                    cut = None
+                case StepKind.ADVANCE_START:
+                    assert start < step.offset <= end
+                    start = step.offset
+                case StepKind.COPY:
+                    assert step.offset == end < current.end
+                    assert start == end or valid_end == end, "a copy after records that may differ"
+                    end = valid_end = current.end
+        assert Bounds(start, end) == current, (future, cut_at, steps)
+        assert start == end or valid_end >= end, (current, future, cut_at, steps)
+
+
+def test_follower_whose_log_end_is_out_of_range_moves_to_the_nearest_end_of_the_leaders_log() -> None:
+    for leader, log_end in product(BOUNDS, range(6)):
+        expected = Reset(ResetKind.STAY, log_end)
+        if log_end > leader.end:
+            expected = Reset(ResetKind.TRUNCATE, leader.end)
+        elif log_end < leader.start:
+            expected = Reset(ResetKind.START_OVER, leader.start)
+        assert reset(log_end, leader.start, leader.end) == expected
+
+
+def test_controllers_answer_counts_only_in_its_leader_epoch_and_not_below_the_partition_epoch() -> None:
+    for leader_epoch, partition_epoch in product((4, 5, 6), (7, 8, 9)):
+        image = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=8)
+        leading = Leading(1, image, 0, 0)
+        counts = leader_epoch == 5 and partition_epoch >= 8
+        assert leading.accepted([1], leader_epoch, partition_epoch) is counts
+        assert (leading.isr, leading.partition_epoch) == (((1,), partition_epoch) if counts else ((1, 2), 8))
+
+
+def test_request_with_an_older_or_newer_leader_epoch_gets_the_error_that_names_which() -> None:
+    check_leader_epoch(-1, 5)
+    check_leader_epoch(5, 5)
+    for asked, code in ((4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)):
+        with pytest.raises(KafkaError) as error:
+            check_leader_epoch(asked, 5)
+        assert error.value.code is code
+
+
+def test_rate_of_a_copy_is_finite_right_after_its_first_bytes_and_covers_the_last_ten_seconds() -> None:
+    rate = CopyRate()
+    assert rate.per_second(3.0) == 0.0
+    rate.add(100, 3.0)
+    assert rate.per_second(3.0) == 100 / 0.001
+    for second in range(4, 34):
+        rate.add(100 if second < 14 else 10, float(second))
+    assert rate.per_second(33.0) == pytest.approx(10, rel=0.15)
+    assert rate.copied == 100 + 10 * 100 + 20 * 10

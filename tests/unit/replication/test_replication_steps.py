@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations_with_replacement, product
 
 import pytest
@@ -11,7 +12,7 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.replication.directory_move import Bounds, CopyRate, StepKind, next_step
 from penstock.replication.epochs import check_leader_epoch
 from penstock.replication.follower import Reset, ResetKind, reset
-from penstock.replication.leader import Leading
+from penstock.replication.leader import Leading, Progress
 
 OFFSETS = range(5)
 BOUNDS = [Bounds(start, end) for start, end in combinations_with_replacement(OFFSETS, 2)]
@@ -85,3 +86,22 @@ def test_rate_of_a_copy_is_finite_right_after_its_first_bytes_and_covers_the_las
         rate.add(100 if second < 14 else 10, float(second))
     assert rate.per_second(33.0) == pytest.approx(10, rel=0.15)
     assert rate.copied == 100 + 10 * 100 + 20 * 10
+
+
+def test_follower_that_is_one_fetch_behind_a_busy_leader_stays_in_sync() -> None:
+    follower = Progress(2, 0, 0)
+    for second in range(60):  # each fetch asks for the end that the leader had at the fetch before
+        follower.on_fetch(10 * second, 0, 10 * (second + 1), 1000 * second)
+        assert follower.is_caught_up(10 * (second + 1), 1000 * second, 1500), second
+    follower.on_fetch(590, 0, 610, 62_000)  # it does not get further
+    assert not follower.is_caught_up(610, 62_000, 1500)
+    assert follower.lag_ms(610, 62_000) == 62_000 - follower.caught_up_ms
+
+
+def test_image_with_the_partition_epoch_of_an_accepted_isr_still_changes_the_replicas() -> None:
+    image = PartitionImage(replicas=(1, 2, 3), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=8)
+    leading = Leading(1, image, 0, 0)
+    leading.expand(3, 11)
+    assert leading.accepted([1, 2, 3], 5, 9)
+    leading.follow(replace(image, replicas=(1, 3), isr=(1, 3), partition_epoch=9), 0)  # the reassignment is complete
+    assert (leading.replicas, leading.isr, set(leading.followers)) == ((1, 3), (1, 3), {3})

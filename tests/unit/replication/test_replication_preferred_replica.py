@@ -51,6 +51,7 @@ def test_followers_that_are_out_of_sync_or_fenced_or_unregistered_or_lack_the_of
     assert preferred_replica(leading(8, 9), fenced, "near", 5) == 2
     assert preferred_replica(leading(8, 9), {1: BROKERS[1], 2: BROKERS[2]}, "near", 5) == 2
     assert preferred_replica(leading(8, 9, log_start=6), BROKERS, "near", 5) == -1
+    assert preferred_replica(leading(8, 9, log_start=5), BROKERS, "near", 5) == 3
 
 
 def test_follower_that_caught_up_most_recently_is_preferred_if_the_logs_are_equal() -> None:

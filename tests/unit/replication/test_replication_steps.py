@@ -11,7 +11,7 @@ from penstock.metadata.image import PartitionImage
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.replication.directory_move import Bounds, CopyRate, StepKind, next_step
 from penstock.replication.epochs import check_leader_epoch
-from penstock.replication.follower import Reset, ResetKind, reset
+from penstock.replication.follower import Reset, ResetKind, reset, truncation
 from penstock.replication.leader import Leading, Progress
 
 OFFSETS = range(5)
@@ -105,3 +105,21 @@ def test_image_with_the_partition_epoch_of_an_accepted_isr_still_changes_the_rep
     assert leading.accepted([1, 2, 3], 5, 9)
     leading.follow(replace(image, replicas=(1, 3), isr=(1, 3), partition_epoch=9), 0)  # the reassignment is complete
     assert (leading.replicas, leading.isr, set(leading.followers)) == ((1, 3), (1, 3), {3})
+
+
+def test_follower_never_truncates_to_an_offset_beyond_its_log_end() -> None:
+    for leader_epoch, leader_end, own_epoch, own_end in product((-1, 1, 2), (-1, 3, 9), (-1, 1, 2), (-1, 3, 9)):
+        for high_watermark in (2, 5, 9):
+            step = truncation(leader_epoch, leader_end, own_epoch, own_end, 5, high_watermark)
+            assert -1 <= step.offset <= 5
+            if leader_end == -1:
+                assert step.offset == min(high_watermark, 5)
+
+
+def test_leader_keeps_the_two_fetch_offsets_of_a_follower_that_went_back() -> None:
+    follower = Progress(2, 0, 0)
+    for offset in (4, 4, 7):
+        follower.on_fetch(offset, 0, 10, 0)
+    assert follower.retreat is None
+    follower.on_fetch(6, 0, 10, 0)
+    assert follower.retreat == (7, 6)

@@ -1,0 +1,112 @@
+"""Tests the view of the quorum's log for all small logs: comparison, truncation and snapshots agree with the records.
+
+A log is the list of its records' epochs. Two logs that could exist at the same time never have records of one epoch
+after the offset where they part, because one leader writes all records of an epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations_with_replacement
+
+import pytest
+
+from penstock.raft.log_view import Batch, Behind, Diverging, LogView, OffsetAndEpoch
+
+EPOCHS = (1, 2, 3)
+LONGEST = 4
+Epochs = tuple[int, ...]
+LOGS: list[Epochs] = [log for length in range(LONGEST + 1) for log in combinations_with_replacement(EPOCHS, length)]
+
+
+def shared(one: Epochs, other: Epochs) -> int:
+    """Returns the number of records that both logs begin with."""
+    return next((n for n, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
+
+
+def followers_of(leader: Epochs) -> Iterator[Epochs]:
+    for log in LOGS:
+        same = shared(leader, log)
+        if not {*leader[same:]} & {*log[same:]}:
+            yield log
+
+
+def appended(log: Epochs) -> LogView:
+    view = LogView()
+    for offset, epoch in enumerate(log):
+        view.append(Batch(offset, offset, epoch, b""))
+    view.flushed(len(log))
+    return view
+
+
+def recovered(log: Epochs, start: int = 0, snapshot: OffsetAndEpoch | None = None) -> LogView:
+    """Returns the view of a log that a start reads from disk."""
+    epochs = [(epoch, offset) for offset, epoch in enumerate(log) if offset >= start]
+    first = [each for n, each in enumerate(epochs) if n == 0 or epochs[n - 1][0] != each[0]]
+    return LogView(start_offset=start, end_offset=len(log), epochs=first, snapshot=snapshot)
+
+
+def answers(view: LogView) -> list[object]:
+    ends = [view.end_offset_for(epoch) for epoch in range(5)]
+    return [view.start_offset, view.end_offset, view.flushed_offset, view.last_epoch, view.snapshot, *ends]
+
+
+def snapshots(log: Epochs) -> Iterator[tuple[OffsetAndEpoch, int]]:
+    """Yields all snapshots of a log, and the offsets where the log may start afterwards."""
+    for end in range(1, len(log) + 1):
+        for start in range(end + 1):
+            yield OffsetAndEpoch(end, log[end - 1]), start
+
+
+@pytest.mark.parametrize("leader", LOGS, ids=lambda log: "".join(map(str, log)) or "empty")
+def test_follower_truncates_exactly_what_the_leader_lacks(leader: Epochs) -> None:
+    for log in followers_of(leader):
+        same, view, rounds = shared(leader, log), appended(log), 0
+        while (difference := appended(leader).compare(view.end_offset, view.last_epoch)) is not None:
+            assert isinstance(difference, Diverging)
+            cut, rounds = view.cut_for(difference.end), rounds + 1
+            assert same <= cut < view.end_offset, (leader, log)
+            assert rounds <= len(EPOCHS)
+            view.truncate_to(cut)
+            assert answers(view) == answers(appended(log[:cut])), (leader, log)
+        assert view.end_offset == same, (leader, log)
+
+
+@pytest.mark.parametrize("leader", LOGS, ids=lambda log: "".join(map(str, log)) or "empty")
+def test_leader_with_a_snapshot_sends_it_only_to_followers_that_need_it(leader: Epochs) -> None:
+    for snapshot, start in snapshots(leader):
+        view = appended(leader)
+        view.snapshot_taken(snapshot, start)
+        assert answers(view) == answers(recovered(leader, start, snapshot)), (leader, snapshot, start)
+        for log in followers_of(leader):
+            same, follower = shared(leader, log), appended(log)
+            match view.compare(follower.end_offset, follower.last_epoch):
+                case None:
+                    assert same == len(log) >= start
+                case Behind(sent):
+                    assert sent == snapshot
+                    assert start > 0
+                    assert same <= start, (leader, snapshot, start, log)
+                case Diverging(end):
+                    assert same < len(log)
+                    assert same <= follower.cut_for(end) < len(log), (leader, snapshot, start, log)
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: "".join(map(str, log)) or "empty")
+def test_truncated_log_with_a_snapshot_equals_the_log_that_a_start_recovers(log: Epochs) -> None:
+    for snapshot, start in snapshots(log):
+        for cut in range(snapshot.offset, len(log) + 1):
+            view = appended(log)
+            view.snapshot_taken(snapshot, start)
+            view.truncate_to(cut)
+            assert answers(view) == answers(recovered(log[:cut], start, snapshot)), (log, snapshot, start, cut)
+            view.append(Batch(cut, cut, 4, b""))
+            assert (view.last_epoch, view.end_offset_for(4), view.flushed_offset) == (4, (cut + 1, 4), cut)
+
+
+def test_log_is_at_least_as_up_to_date_if_its_last_epoch_is_later_or_equal_and_its_end_is_not_below() -> None:
+    for mine in LOGS:
+        for log in LOGS:
+            epoch = log[-1] if log else 0
+            newer = epoch > (mine[-1] if mine else 0) or (epoch == (mine[-1] if mine else 0) and len(log) >= len(mine))
+            assert appended(mine).is_at_most(epoch, len(log)) is newer

@@ -67,8 +67,8 @@ def balance(
 
 
 def _next_move(room: _Room, candidates: Mapping[str, list[tuple[int, TopicPartition]]]) -> DirectoryMove | None:
-    """Returns the best move out of the fullest directory that has a movable replica; None if no move evens out the
-    directories."""
+    """Returns the best next move; None if no move evens out the directories. The move starts from the fullest directory
+    that has a movable replica."""
     held = room.held
     even = EVEN_WITHIN * sum(held.values()) / max(len(held), 1)
     for source in sorted(held, key=lambda path: (-held[path], path)):

@@ -27,7 +27,7 @@ class Certificates:
         listeners: Mapping[str, ListenerSecurity | HttpSecurity],
         peers: Collection[PeerSecurity],
     ) -> None:
-        """Watches the stores of the listeners, by name, and of the connections to other nodes."""
+        """Watches the key stores and trust stores of these listeners and of the connections to other nodes."""
         self._settings, self._listeners, self._peers = settings, listeners.values(), peers
         for peer in peers:
             for source in (peer.tls, getattr(listeners.get(peer.listener), "tls", None)):

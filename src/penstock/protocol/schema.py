@@ -4,10 +4,10 @@
         name: str = string("0-12")
         topic_id: bytes = uuid("13+", ignorable=True)
 
-A field declares the versions in which it exists (default: all) and in which it may be null, its default, whether it is
-tagged, and whether its value may be dropped in a version without this field. Every field is an optional keyword
-argument with Kafka's default. Creating a class costs microseconds: constructors and codecs are compiled on first use
-(`compile`).
+A field declares the versions in which it exists (default: all) and in which it may be null. It also declares its
+default, and whether it is tagged. The value of an `ignorable` field may be dropped in a version without this field.
+Every field is an optional keyword argument with Kafka's default. Creating a class costs microseconds: constructors and
+codecs are compiled on first use (`compile`).
 """
 
 from collections.abc import Callable

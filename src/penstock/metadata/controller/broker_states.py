@@ -1,11 +1,11 @@
 """Decides the transitions of brokers: fencing, unfencing, controlled shutdown, failed directories, unregistration.
 
-    FENCED ──caught up──► UNFENCED ──wants to stop──► CONTROLLED_SHUTDOWN ──leads nothing, all saw──► SHUTDOWN_NOW
+    FENCED ──caught up──► UNFENCED ──wants to stop──► CONTROLLED_SHUTDOWN ──may stop──► SHUTDOWN_NOW
        ▲                     │ no heartbeats, on request, or in quarantine
        └─────────────────────┘
 
-"all saw": every active broker has applied the records of the controlled shutdown. Each transition also changes the ISRs
-and leaders of the broker's partitions, in the same commit.
+A broker in CONTROLLED_SHUTDOWN may stop once it leads nothing and every active broker has applied the records of this
+shutdown. Each transition also changes the ISRs and leaders of the broker's partitions, in the same commit.
 """
 
 from __future__ import annotations

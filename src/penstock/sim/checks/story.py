@@ -38,7 +38,7 @@ class Story:
     violations: list[Violation] = field(default_factory=list)
 
     def add(self, who: str, what: str) -> None:
-        """Adds a line to the story and to the trace."""
+        """Adds a line to the story of the run and to the trace."""
         self.trace.note(who, what)
         self.lines.append(StoryLine(self.timeline.now, who, what))
 

@@ -157,7 +157,7 @@ class Stream:
         timeline.at(timeline.now + pause, attempt)
 
     def consumed(self, size: int) -> None:
-        """Widens the window by the bytes that the receiver has read; the sender learns this after the link's delay."""
+        """Notes that the receiver has read bytes. After the link's delay, the sender may send as many further bytes."""
         self.window += size
         if self._unsent:
             timeline = self._fabric.timeline

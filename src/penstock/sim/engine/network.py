@@ -118,7 +118,7 @@ class Fabric:
         self.host(name).up = True
 
     def connections(self) -> list[Endpoint]:
-        """Returns the connecting end of every open connection."""
+        """Returns, for every open connection, the end that opened it."""
         return [end for host in self.hosts.values() for end in host.endpoints if end.outgoing]
 
     def heard_out(self, name: str, peers: Collection[str]) -> bool:

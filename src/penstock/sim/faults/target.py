@@ -79,7 +79,7 @@ class FaultTarget:
         return next((machine for machine in self.machines if machine.node_id == leader), None)
 
     def note(self, fault: FaultPlan, what: str) -> None:
-        """Adds a line about a fault to the story."""
+        """Adds a line about a fault to the story of the run (a text about its events)."""
         self.story.add(f"fault {fault.index}", what)
 
     def restart(self, machine: Machine, after_s: float) -> None:

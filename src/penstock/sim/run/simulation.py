@@ -278,7 +278,7 @@ class Simulation:
         return Excuses(list(self.losses.open()), self._excused_partitions())
 
     def _journals_lost(self) -> bool:
-        """True if a power loss may have erased records of coordinators that were not synced."""
+        """True if a power loss may have erased unsynced records of coordinators."""
         return bool(self.history.power_losses) and not self.plan.fsync_everywhere
 
     def _excused_partitions(self) -> set[TopicPartition]:

@@ -380,7 +380,8 @@ def _same(known: Committed, batch: StoredBatch) -> bool:
 
 
 def _first_lost(known: Committed, volume: Volume, path: str) -> int:
-    """Returns the first committed offset that the files in `path` lack; the committed end if they lack none.
+    """Returns the first committed offset that the files in `path` lack. If they lack none, returns the end of the
+    committed records.
 
     A log whose topic id is not on disk was never synced, so its records count as lost: see `LogManager`.
     """

@@ -118,7 +118,8 @@ class Watcher:
     # The quorum.
 
     def node_event(self, node: str, event: NodeEvent) -> None:
-        """Checks an event of a node. Only role changes of the quorum have a rule here; listeners get all events."""
+        """Checks an event of a node, if it is a role change of the quorum. Passes all events on to the functions in
+        `on_node_event`."""
         if isinstance(event, QuorumRoleChanged):
             self.role_changed(node, event)
         for listener in self.on_node_event:

@@ -119,7 +119,8 @@ class AimedFaults:
     async def _catch(
         self, api_key: int, wanted: Callable[[Machine, Machine, Any], bool], within_s: float
     ) -> CaughtRequest | None:
-        """Holds back the next request of this API between two machines for which `wanted` returns True.
+        """Holds back the next request of this API between two machines. Skips requests for which `wanted` returns
+        False.
 
         Returns None if no machine sends such a request within `within_s` seconds.
         """

@@ -91,7 +91,7 @@ FIRST_PROFILES: dict[str, tuple[str, ...]] = {
 
 
 def rotation(first_seed: int, package: str = "") -> Iterator[Run]:
-    """Yields runs without end: each profile on three machines and on one machine, then the same with the next seed. The
+    """Yields simulated runs without end. With each seed, every profile runs on three machines and on one machine. The
     profiles that use `package` most come first."""
     from penstock.sim.plan.profiles import PROFILES
 

@@ -1,4 +1,4 @@
-"""Parses the address that HTTP listens on, and checks the host names in requests. Pure."""
+"""Parses the address that HTTP listens on, and checks the host names in requests. Pure code."""
 
 from __future__ import annotations
 

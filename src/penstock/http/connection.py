@@ -4,10 +4,11 @@
       │ IDLE_S          │ RECEIVE_S: 408             │ ANSWER_S: cut off
       └► closed         └► refused: answered, then closed once the peer has read the answer, or after LINGER_S
 
-A response may be a stream without an end. The next part is made only when all earlier parts are sent; a peer that takes
-nothing for SLOW_S is cut off. A long answer is sent in parts of PART_BYTES too, so that a connection buffers no more.
+A response may be a stream without an end. The next part is made only when all earlier parts are sent; a peer that reads
+nothing for SLOW_S is cut off. A long response is also sent in parts, so that a connection buffers at most PART_BYTES.
 
-A connection on trial has no place among the server's connections: a probe is answered, anything else is refused.
+A connection that exceeds the server's limits is on trial: a probe (`/livez`, `/readyz`) is answered, any other request
+is refused.
 
 One request is answered at a time. Meanwhile the connection reads no bytes, so pipelined requests wait in the kernel.
 """
@@ -69,11 +70,11 @@ class ConnectionServer(Protocol):
     stopping: bool
 
     def admit(self, connection: HttpConnection) -> Response | None:
-        """Returns None if the connection has a place; otherwise the answer to a request that is not a probe."""
+        """Returns None if the connection is admitted; otherwise the response to any request that is not a probe."""
         ...
 
     def refuse_unread(self, connection: HttpConnection, size: int) -> Response | None:
-        """Returns None if the connection may get an answer of `size` bytes; otherwise the answer in its place."""
+        """Returns None if a response of `size` bytes may be sent; otherwise the response that replaces it."""
         ...
 
     def forget(self, connection: HttpConnection) -> None: ...
@@ -105,7 +106,7 @@ class HttpConnection(asyncio.Protocol):
         #: Completed when all bytes of a stream so far are sent.
         self._sent: asyncio.Future[None] | None = None
         self._delayed = False
-        #: The answer to any request that is not a probe; None for a connection that has a place.
+        #: The response to any request that is not a probe; None if the connection is admitted.
         self._on_trial: Response | None = None
 
     @property
@@ -114,17 +115,17 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """Returns the bytes of the current answer that the peer has not taken."""
+        """Returns how many bytes of the current response the peer has not read yet."""
         return self._left + self.buffered_bytes
 
     @property
     def buffered_bytes(self) -> int:
-        """Returns the bytes that wait in the transport for the peer."""
+        """Returns the number of bytes in the transport's write buffer."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     @property
     def reads_slowly(self) -> bool:
-        """Returns True if the peer takes the current part of its answer too slowly, or not at all."""
+        """Returns True if the peer reads the current response too slowly or not at all."""
         if not self._unsent or self._transport is None:
             return False
         took_s = asyncio.get_running_loop().time() - self._unsent_since
@@ -135,7 +136,7 @@ class HttpConnection(asyncio.Protocol):
     def idle(self) -> bool:
         """Returns True if this connection may be closed to make room for a new connection.
 
-        This is the case if no request is in progress, or if the peer waits for the delayed answer to a failed login.
+        This is the case if no request is in progress, or only a failed login whose response is delayed.
         """
         return self._delayed or (self._task is None and not self._unsent)
 
@@ -290,13 +291,13 @@ class HttpConnection(asyncio.Protocol):
             await stream.aclose()
 
     async def _all_sent(self) -> None:
-        """Waits until the peer has taken all bytes."""
+        """Waits until the transport has sent all bytes."""
         if self._unsent:
             self._sent = asyncio.get_running_loop().create_future()
             await self._sent
 
     def _answered(self) -> None:
-        """Goes on to the next request on this connection. Called when all bytes of a response are sent."""
+        """Begins to read the next request, or closes the connection. Called when all bytes of a response are sent."""
         if self._lingering or self._transport is None:
             return
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and not self._server.stopping:
@@ -310,7 +311,7 @@ class HttpConnection(asyncio.Protocol):
     # --- responses
 
     async def _send_in_parts(self, response: Response) -> None:
-        """Sends a response; a part of a long body only when the peer has taken the part before."""
+        """Sends a response. Sends each part of a long body only after the previous part has been sent."""
         size = len(response.body)
         if self._head_only or size <= PART_BYTES:
             self._send(response)

@@ -1,4 +1,4 @@
-"""Renders metrics in Prometheus' text format, version 0.0.4. Pure."""
+"""Renders metrics in Prometheus' text format, version 0.0.4. Pure code."""
 
 from __future__ import annotations
 

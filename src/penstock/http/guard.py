@@ -59,7 +59,7 @@ class Caller:
 
     @property
     def user(self) -> str:
-        """Returns who shares the limits of one user: the principal, or the address of a caller without a login."""
+        """Returns the name by which a user's limits are counted: the principal; with the address if it is anonymous."""
         return f"{self.principal} at {self.host}" if self.principal == ANONYMOUS else self.principal
 
     def context(self, broker: Broker, api_key: int = DESCRIBE_CLUSTER, version: int = 0) -> RequestContext:

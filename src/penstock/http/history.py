@@ -9,7 +9,7 @@ PROPERTY = "penstock.history.interval.ms"
 
 
 class History:
-    """Holds what the sampler has seen since the node started, for at most an hour at the default interval."""
+    """Holds the samples since the node started; at the default interval, at most those of the last hour."""
 
     def __init__(self, interval_ms: int = 0) -> None:
         self.rates = RateHistory()

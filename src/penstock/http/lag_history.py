@@ -1,8 +1,8 @@
-"""Keeps the last lags of groups. Pure: time is an argument, in milliseconds.
+"""Keeps the lags of groups during the last hour. Pure code: time is an argument, in milliseconds.
 
-The sampler adds the lags of all groups, and a client that describes a group adds them too if the last sample is old.
-Samples are kept by topic, because users who may describe a group may see different topics of it: each user gets the sum
-over the topics that the user sees now.
+The sampler regularly adds the lags of all groups. A request that describes a group also adds the group's lags, if the
+last sample is old. Each topic has its own samples, because not every user may see all topics of a group: each user gets
+the sum over the topics that this user may see.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class _Series:
 
 class LagHistory:
     def __init__(self, shortest_ms: int = 0) -> None:
-        """`shortest_ms` is the shortest time between two samples of a topic; a sample that comes earlier is dropped."""
+        """Creates an empty history. Drops a sample that comes less than `shortest_ms` after the topic's last sample."""
         self._shortest_ms = shortest_ms
         #: The series by group and topic; the one with the newest sample is the last.
         self._series: OrderedDict[tuple[str, str], _Series] = OrderedDict()
 
     def add_sample(self, group: str, at_ms: int, lags: Mapping[str, int]) -> None:
-        """Adds the lag of each topic of a group."""
+        """Adds a sample: the lag of each topic of a group at the time `at_ms`."""
         if len(lags) > MAX_TOPICS:
             return
         for topic, lag in lags.items():
@@ -57,7 +57,7 @@ class LagHistory:
             self._series.move_to_end((group, topic))
 
     def _has_room(self, at_ms: int) -> bool:
-        """Returns True if there is room for one more series. Removes a series without new samples if there is none."""
+        """Returns True if one more series can be added. At the limit, first removes a series without new samples."""
         if len(self._series) < MAX_SERIES:
             return True
         oldest = next(iter(self._series.values()))
@@ -67,10 +67,9 @@ class LagHistory:
         return True
 
     def samples(self, group: str, topics: Collection[str]) -> list[tuple[int, int]]:
-        """Returns samples as (time, lag), where lag is the sum over the topics.
+        """Returns pairs (time, lag). Each lag is the sum of the last known lags of the topics at that time.
 
-        A topic counts from its first sample on, with its last lag. Returns an empty list for more than MAX_TOPICS
-        topics.
+        A topic is not included before its first sample. Returns an empty list for more than MAX_TOPICS topics.
         """
         if len(topics) > MAX_TOPICS:
             return []

@@ -21,7 +21,7 @@ class Committed(NamedTuple):
 
 
 async def committed_here(broker: Broker, limit: int = sys.maxsize) -> AsyncIterator[Committed]:
-    """Yields committed offsets of the groups that this node coordinates, one group after the other; at most `limit`."""
+    """Yields at most `limit` committed offsets of the groups that this node coordinates, group by group."""
     number = 0
     for coordinator in broker.groups.coordinators():
         if coordinator.phase is not Phase.ACTIVE:

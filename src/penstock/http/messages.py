@@ -1,4 +1,4 @@
-"""Defines the requests and responses of HTTP pages, and the checks that refuse a request before any page runs. Pure."""
+"""Defines HTTP requests and responses, and the checks that refuse a request before a page runs. Pure code."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def text(status: int, sentence: str, *headers: tuple[str, str]) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Holds a part of an answer that is JSON already, because a thread has encoded it."""
+    """Holds a part of a response that a thread has already encoded as JSON."""
 
     json: bytes
 
@@ -114,7 +114,7 @@ def as_json(value: Any, status: int = 200) -> Response:
 
 
 def encoded(value: Any) -> Encoded:
-    """Encodes a value in parts. Other threads run only between two of them, also if this is not the loop's thread."""
+    """Encodes a value as JSON in parts, because the encoder holds Python's GIL for a whole part."""
     return value if isinstance(value, Encoded) else Encoded(b"".join(_json_parts(value)))
 
 

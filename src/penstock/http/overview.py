@@ -1,6 +1,6 @@
 """Turns facts about a cluster into the rows that JSON and the console show, sorted and limited in number.
 
-Pure, so it can run in a thread.
+Pure code, which can run in a thread.
 """
 
 from __future__ import annotations

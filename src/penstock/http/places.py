@@ -1,12 +1,13 @@
-"""Decides which connections the HTTP server keeps when more peers connect than its limits allow. Pure.
+"""Decides which connections the HTTP server keeps when more peers connect than its limits allow. Pure code.
 
-    new connection ─► below the limits ───────────────────────────► gets a place
-                   └► at a limit ─► a place can be taken away ────► gets this place
-                                 └► otherwise ────────────────────► on trial: only a probe is answered
+    new connection ─► below the limits ─────────────────────────────────► admitted
+                   └► at a limit ─► another connection can be closed ───► admitted, the other one is closed
+                                 └► otherwise ──────────────────────────► on trial: only a probe is answered
 
-A connection loses its place only if its peer reads its answer too slowly, or if it has no request in progress: slow
-readers first, and of these the ones of the host with the most connections. Connections on trial have places of their
-own, so `/livez` and `/readyz` answer however busy the server is. If these are all taken, one of them is closed.
+The server closes a connection for another one only if its peer reads a response too slowly, or if it has no request in
+progress. Slow readers are closed first, then idle connections; both from the host with the most connections. A probe is
+a request for `/livez` or `/readyz`. Connections on trial have their own limit, so probes are answered even by a busy
+server. At that limit, one of the connections on trial is closed.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ UNREAD_MAX_BYTES = 32 * 1024 * 1024
 
 
 class Occupant(Protocol):
-    """The interface of a connection that has, or asks for, a place."""
+    """Defines the interface of a connection that `Places` counts."""
 
     @property
     def host(self) -> str: ...
 
     @property
     def idle(self) -> bool:
-        """Returns True if no request of the connection is in progress, or if its request is a failed login."""
+        """Returns True if no request is in progress, or only a failed login whose response is delayed."""
         ...
 
     @property
     def reads_slowly(self) -> bool:
-        """Returns True if the peer leaves its answer unread, or reads it too slowly."""
+        """Returns True if the peer reads the current response too slowly or not at all."""
         ...
 
     @property
     def unread_bytes(self) -> int:
-        """Returns the bytes of the current answer that the peer has not taken."""
+        """Returns how many bytes of the current response the peer has not read yet."""
         ...
 
 
@@ -49,17 +50,17 @@ C = TypeVar("C", bound=Occupant)
 
 
 class Limit(Enum):
-    """Lists the limits that can refuse a connection."""
+    """Lists the limits on the number of connections."""
 
     ALL = "all connections"
     HOST = "the connections of one host"
 
 
 class Entry(NamedTuple, Generic[C]):
-    """Says what happens to a new connection. The server closes the connection `closed`, if there is one."""
+    """Holds the decision about a new connection. The server has to close the connection `closed` if it is not None."""
 
     on_trial: Limit | None = None
-    """The limit because of which the new connection is on trial; None if it has a place."""
+    """The limit because of which the new connection is on trial; None if the connection is admitted."""
     closed: C | None = None
 
 
@@ -77,7 +78,7 @@ class Places(Generic[C]):
         return iter((*self._placed, *self._on_trial))
 
     def enter(self, new: C) -> Entry[C]:
-        """Registers a new connection. Removes the connection that the server has to close for it."""
+        """Admits a new connection or puts it on trial. Removes the connection that the server has to close for it."""
         crowd = [each for each in self._placed if each.host == new.host]
         limit = Limit.HOST if len(crowd) >= self._per_host else None
         if limit is None and len(self._placed) >= MAX_CONNECTIONS:
@@ -99,9 +100,9 @@ class Places(Generic[C]):
         self._on_trial.pop(connection, None)
 
     def in_the_way(self, answering: C, size: int) -> list[C] | None:
-        """Returns the slow readers to close before a connection gets an answer of `size` bytes.
+        """Returns the slow connections of the same host to close before a response of `size` bytes is sent.
 
-        Returns None if the connection must not get the answer, because the peer's other connections hold too much.
+        Returns None if the response must not be sent, because the host would still have too many unread bytes.
         """
         others = [each for each in self._placed if each.host == answering.host and each is not answering]
         held = sum(each.unread_bytes for each in others)
@@ -116,7 +117,10 @@ class Places(Generic[C]):
 
 
 def _loser(crowd: list[C]) -> C | None:
-    """Returns the connection that loses its place; None if all connections are in use. The oldest of equals loses."""
+    """Returns the connection to close for a new one: a slow reader or an idle connection, the oldest of equal ones.
+
+    Returns None if all connections are in use.
+    """
     of_host = Counter(each.host for each in crowd)
     ranked = [(each, 2 if each.reads_slowly else 1 if each.idle else 0) for each in crowd]
     in_question = [(each, rank) for each, rank in ranked if rank]

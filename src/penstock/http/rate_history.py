@@ -1,6 +1,6 @@
-"""Keeps the rates of topics, and of all topics together, for the last POINTS samples. Pure: time is an argument.
+"""Keeps the last POINTS rates of each topic, and of all topics together. Pure code: time is an argument.
 
-A topic gets a series with its first record, and loses the series when it had no record for as long as the history is.
+A topic is added with its first record. It is removed if none of the last POINTS samples has a new record of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RatePoint(NamedTuple):
 
 
 class _Series:
-    """Holds rates at the newest times of the history; its last value is at the last time."""
+    """Holds the rates of one topic or of all topics. The last rate belongs to the newest time of the history."""
 
     __slots__ = ("bytes", "records", "silent")
 
@@ -56,7 +56,7 @@ class RateHistory:
         self._topics: dict[str, _Series] = {}
 
     def add_sample(self, at_ms: int, rates: Mapping[str, Rate]) -> None:
-        """Adds the rates of all topics whose rate is known."""
+        """Adds a sample: the rates of all topics whose rate at the time `at_ms` is known."""
         self._times_ms.append(at_ms)
         if len(self._times_ms) > POINTS:
             del self._times_ms[0]
@@ -74,6 +74,6 @@ class RateHistory:
         return self._total.points(self._times_ms)
 
     def of_topic(self, topic: str) -> list[RatePoint]:
-        """Returns the rates of a topic; an empty list if it had no records for as long as the history is."""
+        """Returns the rates of a topic; an empty list if the topic had no new records during the whole history."""
         series = self._topics.get(topic)
         return [] if series is None else series.points(self._times_ms)

@@ -1,4 +1,4 @@
-"""Computes how fast topics grow now, from two samples. Pure: time is an argument, in seconds.
+"""Computes how fast topics grow now, from two samples. Pure code: time is an argument, in seconds.
 
 No counters are needed: the difference between two samples of an end offset is the number of records appended in
 between.

@@ -1,4 +1,4 @@
-"""Defines the roles of HTTP users, and parses `penstock.http.roles`. Pure."""
+"""Defines the roles of HTTP users, and parses `penstock.http.roles`. Pure code."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Samples end offsets and committed offsets in the background, so that a console shows history when it is opened.
 
-Replicas and groups of this node are read from memory. Partitions without a replica here, and groups that other nodes
-coordinate, are asked for in small requests. Nothing is done per record, and all loops yield to the event loop between
-slices.
+The replicas and groups of this node are read from memory. For partitions without a replica on this node, and for groups
+that other nodes coordinate, the sampler sends small requests to these nodes. The cost does not depend on the number of
+records, and all loops yield to the event loop between slices.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GROUP_PARTITIONS_MAX = 1_000
 
 
 class Position(NamedTuple):
-    """Holds where a partition ends, as far as this node knows."""
+    """Holds the end offset, the high watermark and the size of a partition, as far as this node knows them."""
 
     end: int
     high_watermark: int
@@ -58,7 +58,7 @@ class Sampler:
         """Groups with more than GROUP_PARTITIONS_MAX partitions."""
 
     async def run(self) -> None:
-        """Takes a sample in each interval, until it is cancelled. A failed sample is a gap in the history."""
+        """Takes a sample in each interval until the task is cancelled. A failed sample leaves a gap in the history."""
         failing = False
         while True:
             try:
@@ -66,7 +66,7 @@ class Sampler:
                 failing = False
             except Exception:
                 if not failing:
-                    logger.exception("a sample for the console's history failed; each interval retries")
+                    logger.exception("a sample for the console's history failed: each interval tries again")
                 failing = True
             await asyncio.sleep(self._interval_s)
 
@@ -95,7 +95,7 @@ class Sampler:
         return found
 
     async def _ask_positions(self, positions: dict[TopicPartition, Position]) -> None:
-        """Adds the positions of partitions without a replica on this node, from their leaders."""
+        """Requests the positions of partitions without a replica on this node from their leaders, and adds them."""
         by_leader: dict[int, list[TopicPartition]] = {}
         number = asked = 0
         for name, topic in self._view.broker.metadata.image.topics.items():
@@ -114,7 +114,7 @@ class Sampler:
     async def _ask_leader(
         self, leader: int, part: Sequence[TopicPartition], positions: dict[TopicPartition, Position]
     ) -> bool:
-        """Adds the positions of some partitions. Returns False if the node does not answer in time."""
+        """Requests the positions of partitions from a leader, and adds them. Returns False if it does not respond."""
         admin = ClusterAdmin(await self._facts.fresh_client())
         try:
             async with asyncio.timeout(ASK_S):
@@ -128,7 +128,7 @@ class Sampler:
         return True
 
     async def _rates(self, at_s: float, sums: dict[str, Sums]) -> dict[str, Rate] | None:
-        """Returns the rates since the last sample, by topic; None if there is no earlier sample."""
+        """Returns the growth rate of each topic since the last sample; None if there is no earlier sample."""
         before, self._before = self._before, (at_s, sums)
         if before is None or at_s <= before[0]:
             return None
@@ -159,7 +159,7 @@ class Sampler:
     async def _sample_groups_of(
         self, node: int, at_ms: int, positions: dict[TopicPartition, Position], room: int
     ) -> int:
-        """Samples the lags of groups that another node coordinates. Returns how many groups were asked for."""
+        """Samples the lags of groups that another node coordinates. Returns the number of groups in its requests."""
         admin, asked = GroupAdmin(await self._facts.fresh_client()), 0
         try:
             async with asyncio.timeout(ASK_S):

@@ -39,7 +39,7 @@ class Site(Protocol):
 
 
 class Handshakes:
-    """Implements `TlsAdmission`: counts the TLS handshakes in progress, so that slow peers block nobody."""
+    """Limits the number of TLS handshakes in progress, so that slow peers do not block other peers."""
 
     def __init__(self, tls: Callable[[], ssl.SSLContext]) -> None:
         self._tls = tls
@@ -145,9 +145,9 @@ class HttpServer:
         return HttpConnection(self)
 
     def admit(self, connection: HttpConnection) -> Response | None:
-        """Registers a connection, and closes another one if this connection gets its place.
+        """Registers a connection. At a limit, closes another connection for it, or puts the new connection on trial.
 
-        Returns None if the connection has a place; otherwise the answer to a request that is not a probe.
+        Returns None if the connection is admitted; otherwise the response to any request that is not a probe.
         """
         from penstock.http.messages import TOO_MANY, TOO_MANY_OF_HOST
 
@@ -166,9 +166,9 @@ class HttpServer:
                 return TOO_MANY
 
     def refuse_unread(self, connection: HttpConnection, size: int) -> Response | None:
-        """Closes connections of the same host that read too slowly, if their unread answers leave no room for another.
+        """Closes slow connections of the same host if the host would otherwise have too many unread bytes.
 
-        Returns None if the connection may get an answer of `size` bytes; otherwise the answer in its place.
+        Returns None if a response of `size` bytes may be sent; otherwise the response that replaces it.
         """
         from penstock.http.messages import TOO_MUCH_UNREAD
 

@@ -1,4 +1,4 @@
-"""Divides a limited number of places, such as those for event streams, among users. Pure."""
+"""Limits a resource, such as the number of open event streams, for each user and for all users. Pure code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 class LimitReachedError(Exception):
-    """Raised if no place is free, or if the user has its share already. The message has cause and remedy."""
+    """Raised if a user, or all users together, have reached the limit. The message has cause and remedy."""
 
     def __init__(self, sentence: str, limit: str, allowed: int, *, of_user: bool) -> None:
         super().__init__(sentence)
@@ -15,26 +15,26 @@ class LimitReachedError(Exception):
         """The name of the limit."""
         self.allowed = allowed
         self.of_user = of_user
-        """True if the user has its share, False if all users together have all places."""
+        """True if the limit of one user is reached, False if the limit of all users is reached."""
 
 
 @dataclass(slots=True)
 class Shares:
     name: str
-    """Names the use of the places in messages, as a plural: `streams`."""
+    """Names the limited resource in messages, as a plural: `streams`."""
     remedy: str
-    """Tells the user in messages how to free a place: `close one`."""
+    """Tells the user in messages how to get below the limit: `close one`."""
     total: int
     of_user: int
     _taken: Counter[str] = field(default_factory=Counter)
 
     @property
     def count(self) -> int:
-        """Returns the number of places that are taken."""
+        """Returns how many are in use by all users."""
         return self._taken.total()
 
     def take(self, user: str) -> None:
-        """Takes a place for a user. Raises LimitReachedError."""
+        """Counts one more for the user. Raises LimitReachedError if a limit is reached."""
         if self._taken[user] >= self.of_user:
             sentence = f"{user} has {self.of_user} {self.name} on this node, its share: {self.remedy}."
             raise LimitReachedError(sentence, f"{self.name} of one user", self.of_user, of_user=True)

@@ -72,7 +72,8 @@ async def describe_group(service: Service, call: Call) -> Any:
 def member_page(count: int, members: Iterable[tuple[Mapping[str, Any], Sequence[TopicPartition]]]) -> dict[str, Any]:
     """Returns the number of members, and a row for each of the first members.
 
-    A row has the member's number of partitions, and names of partitions while the answer has room for names.
+    A row has the member's number of partitions. It also has their names, until the response has
+    MEMBER_PARTITIONS_MAX names.
     """
     room, rows = MEMBER_PARTITIONS_MAX, []
     for row, partitions in islice(members, MEMBERS_MAX):
@@ -83,7 +84,7 @@ def member_page(count: int, members: Iterable[tuple[Mapping[str, Any], Sequence[
 
 
 def _lag_history(service: Service, group: str, lags: Counter[str]) -> list[tuple[int, int]]:
-    """Returns the lags of the last hour as (time, lag) over the topics in `lags`, and the lag now."""
+    """Returns pairs (time, lag) of the last hour and of now. Each lag is the sum over the topics in `lags`."""
     history, now_ms = service.history.lags, service.broker.clock.wall_ms()
     history.add_sample(group, now_ms, lags)
     return [*(each for each in history.samples(group, lags) if each[0] < now_ms), (now_ms, lags.total())]

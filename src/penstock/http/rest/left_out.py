@@ -1,4 +1,4 @@
-"""Counts the batches that an answer leaves out, and says why."""
+"""Counts the batches that a response leaves out, and collects the reasons."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ PROBLEMS_MAX = 20
 
 @dataclass(slots=True)
 class LeftOut:
-    """Collects batches that can't be decoded, or that unpack to too many bytes."""
+    """Counts the batches that can't be decoded or are too large after decompression, and holds the first reasons."""
 
     batches: int = 0
     problems: list[str] = field(default_factory=list)
 
     def add(self, problem: str) -> None:
-        """Counts a batch with a problem; an empty text is no problem."""
+        """Counts a batch that is left out because of `problem`. Does nothing if the text is empty."""
         if problem:
             self.batches += 1
             self.problems += [problem] if len(self.problems) < PROBLEMS_MAX else []

@@ -1,4 +1,4 @@
-"""Runs work that takes the interpreter for long in a thread that leaves the event loop half of the time."""
+"""Runs long computations in a thread that uses at most half of the processor time, so that the event loop can run."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ T = TypeVar("T")
 
 
 class PacedThread:
-    """Runs pieces of work of all callers in turn, in one thread.
+    """Runs the functions of all callers one after the other, in one thread.
 
-    After each piece the thread pauses for as long as the piece used the processor: meanwhile the event loop has the
-    interpreter. However many clients ask, one such thread competes with the loop, and it does so half of the time.
+    After each function, the thread sleeps for as long as the function used the processor. So the event loop gets
+    Python's GIL for at least half of the time, even if many clients send requests.
     """
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def run(self, work: Callable[..., T], *args: object) -> T:
-        """Runs a piece of work and returns its result. The caller cuts its work into pieces of a few milliseconds."""
+        """Runs `work` in the thread and returns its result. `work` should take only a few milliseconds."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, _run, work, args)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Decodes records for REST in a thread of its own, in steps, and keeps only the records that a caller looks for.
+"""Decodes the records of a batch for REST in a separate thread, and keeps only the records that a request searches for.
 
-The steps of all readers share this one thread in turn. So reads of batches with very many small records delay each
-other, but nothing else of the node, and no reader holds more than the matches of one step. A batch that can't be
-decoded is left out: its last step says so, and the reader goes on with the next batch.
+A batch is decoded in steps, and each step returns the matching records of a part of the batch. All requests share the
+thread: a batch with very many records delays only other requests that decode records. If a batch can't be decoded, its
+last step has the reason, and the request continues with the next batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Step(NamedTuple):
     next_offset: int
     """The offset after the last record of the step."""
     problem: str = ""
-    """If not empty, says why the rest of the batch is left out."""
+    """The reason why the rest of the batch is left out; empty if there is no problem."""
 
 
 class RecordDecoder:
@@ -39,7 +39,7 @@ class RecordDecoder:
         self._thread.close()
 
     def read(self, header: BatchHeader, batch: Buffer, wanted: Wanted) -> DecodedBatch:
-        """Returns a reader of the wanted records of a batch."""
+        """Returns an object that decodes the wanted records of a batch, step by step."""
         return DecodedBatch(self._thread, _steps(header, batch, wanted))
 
 
@@ -49,12 +49,12 @@ class DecodedBatch:
         self._steps = steps
 
     async def next_step(self) -> Step | None:
-        """Decodes the next records; returns None after the last ones."""
+        """Decodes the next part of the batch. Returns None after the last part."""
         return await self._thread.run(next, self._steps, None)
 
 
 def _steps(header: BatchHeader, batch: Buffer, wanted: Wanted) -> Iterator[Step]:
-    """Yields the steps of a batch. The offsets of the steps increase, up to the end of the batch."""
+    """Decodes a batch and yields its steps in offset order. After a failure, the last step has the reason."""
     reached = header.base_offset
     try:
         for matches, reached in excerpt_steps(batch, wanted, BATCH_MAX_BYTES):

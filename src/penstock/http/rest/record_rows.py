@@ -1,7 +1,7 @@
-"""Converts records to JSON, and limits the size of an answer.
+"""Converts records to JSON, and limits the size of a response.
 
 A key, a value or a header is `{"text": …}` if it is UTF-8, otherwise `{"base64": …}`; null stays null. Keys and values
-may have a view besides (`formats/views.py`).
+can also be shown decoded, for example with an Avro schema (`formats/views.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SEARCH_LIMITS = replace(ANSWER_LIMITS, seconds=math.inf)
 
 
 def answer_size(record: Excerpt) -> int:
-    """Returns how many bytes the record adds to an answer."""
+    """Returns about how many bytes the record adds to a response."""
     headers = sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
     return ROW_BYTES + len(record.key or b"") + len(record.value or b"") + headers
 
@@ -58,7 +58,7 @@ def _rows(partition: int, records: Sequence[Excerpt], viewing: Viewing) -> list[
 
 
 def _piece(records: Sequence[Excerpt], start: int) -> int:
-    """Returns the end of the piece of work that begins with the record at index `start`."""
+    """Returns the end of the range of records, from index `start` on, that the thread converts in one call."""
     room = PIECE_BYTES
     for end in range(start, min(start + PIECE_RECORDS, len(records))):
         room -= answer_size(records[end])
@@ -68,8 +68,10 @@ def _piece(records: Sequence[Excerpt], start: int) -> int:
 
 
 class RecordViews:
-    """Makes the rows of records, and encodes them, in a thread of its own: views may wait for a registry, and must not
-    delay readers who only decode records."""
+    """Converts records to JSON in a separate thread, because decoding may wait for a schema registry.
+
+    So it does not delay the thread of `RecordDecoder`.
+    """
 
     def __init__(self, schemas: Schemas) -> None:
         self._schemas = schemas
@@ -77,7 +79,7 @@ class RecordViews:
         self._thread = PacedThread("penstock-views")
 
     def viewing(self, topic: str, fields: Mapping[str, Any], limits: AnswerLimits = ANSWER_LIMITS) -> Viewing:
-        """Returns the views of one answer, as the caller's `key_view` and `value_view` ask for."""
+        """Returns the object that shows keys and values of one response as `key_view` and `value_view` request."""
         return Viewing(self._schemas, topic, {part: fields.get(f"{part}_view", AUTO) for part in (KEY, VALUE)}, limits)
 
     async def rows(self, partition: int, records: Sequence[Excerpt], viewing: Viewing) -> list[Encoded]:

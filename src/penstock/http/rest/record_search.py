@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.records.excerpts import Excerpt
 
 Rows = Callable[[int, "Sequence[Excerpt]"], Awaitable["list[Encoded]"]]
-"""Makes the rows of a partition's records."""
+"""Converts the records of a partition to JSON."""
 Decode = Callable[["list[Fetched]"], AsyncIterator[tuple[int, "Step"]]]
 """Yields the steps of fetched batches, with their partitions."""
 #: Partitions that one stream or search may read.
@@ -131,7 +131,7 @@ async def _catch_up(consumer: Consumer, fetched: list[Fetched]) -> int:
 
 
 async def _decoded(decoder: RecordDecoder, contains: bytes, fetched: list[Fetched]) -> AsyncIterator[tuple[int, Step]]:
-    """Yields the steps that have matching records or a problem, with their partition."""
+    """Decodes fetched batches. Yields (partition, step) for each step that has matching records or a problem."""
     for each in fetched:
         first = each.fetch_offset
         for header, batch in each.batches:
@@ -189,7 +189,7 @@ async def search_records(service: Service, call: Call) -> Any:
 
 
 def _fitting(records: Sequence[Excerpt], limit: int, room: int) -> list[Excerpt]:
-    """Returns the first records that fit into a result: at most `limit`, with at most `room` bytes."""
+    """Returns the first records, as many as fit into a result: at most `limit` records and `room` bytes."""
     taken: list[Excerpt] = []
     for each in records:
         room -= answer_size(each)
@@ -202,7 +202,10 @@ def _fitting(records: Sequence[Excerpt], limit: int, room: int) -> list[Excerpt]
 async def _found(
     client: AsyncClient, key: TopicPartition, start: int, end: int, decode: Decode
 ) -> AsyncIterator[tuple[Step, int]]:
-    """Yields (step, 0) for each step before the offset `end`, and (an empty step, N) after N offsets were read."""
+    """Reads the offsets from `start` to `end` - 1 of a partition, and yields the decoded steps.
+
+    Yields (step, 0) for each step, and (an empty step, number of offsets read) after each fetch.
+    """
     settings = ConsumerSettings(
         READ_COMMITTED, max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES, reset=EARLIEST, channel="search"
     )

@@ -1,6 +1,6 @@
 """Implements operations on records: read a limited number of records from an offset or a time on, and append records.
 
-`record_rows` says how an answer shows a record, and `formats/views.py` how it shows a key or value.
+`record_rows` converts records to JSON, and `formats/views.py` decodes keys and values.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FETCH_WAIT_MS = 20
 
 @dataclass(slots=True)
 class RecordPage:
-    """Collects the matching records of one answer, until one of its limits is reached."""
+    """Collects the matching records of one response, until a limit of the response is reached."""
 
     limit: int
     next_offset: int
@@ -65,15 +65,15 @@ class RecordPage:
         self.next_offset = max(self.next_offset, step.next_offset)
 
     def spend(self, size: int) -> None:
-        """Counts bytes that were read for this answer."""
+        """Counts bytes that were read for this response. The page is full if they exceed READ_MAX_BYTES."""
         self._room -= size
         self.full = self.full or self._room <= 0
 
 
 async def read_records(service: Service, call: Call) -> Any:
-    """Reads records of one partition.
+    """Answers with records of one partition.
 
-    To go on, a client passes `next_offset` of the answer as the offset of its next request.
+    To read the next records, a client sends a request with the `next_offset` of this response as its offset.
     """
     topic, partition = call.path["topic"], call.query["partition"]
     service.partition(topic, partition)
@@ -88,7 +88,7 @@ async def read_records(service: Service, call: Call) -> Any:
 
 
 async def _read(service: Service, call: Call, topic: str, partition: int) -> tuple[RecordPage, int]:
-    """Returns the records of an answer, and the end of the partition."""
+    """Reads the records for one response. Returns them, and the end offset of the partition."""
     client, key = await service.client(), (topic, partition)
     end = (await list_offsets(client, {key: LATEST}))[key].offset
     contains = call.query.get("contains", "").encode()
@@ -110,7 +110,7 @@ async def _read(service: Service, call: Call, topic: str, partition: int) -> tup
 async def _add_fetched(
     decoder: RecordDecoder, fetched: Fetched, contains: bytes, page: RecordPage, stop_at: float
 ) -> None:
-    """Adds the matching records of one fetch to the page, until the page is full or the time is over."""
+    """Adds the matching records of one fetch to the page, until the page is full or the time `stop_at` has come."""
     loop = asyncio.get_running_loop()
     first = page.next_offset
     for header, batch in fetched.batches:

@@ -93,8 +93,8 @@ def _refuse(node: int, partition: TopicPartition, directory: str, code: ErrorCod
             raise Failure(f"node {node} has no log directory {directory}: it has {known}", Exit.NOT_FOUND)
         case ErrorCode.REPLICA_NOT_AVAILABLE | ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise Failure(
-                f"node {node} has no replica of {replica} yet: if the replica is assigned to the node before the node "
-                f"restarts, it is created in {directory}",
+                f"node {node} has no replica of {replica} to move: if the node gets this replica before it restarts, "
+                f"the replica is created in {directory}",
                 Exit.NOT_FOUND,
             )
         case ErrorCode.KAFKA_STORAGE_ERROR:

@@ -200,10 +200,9 @@ class _Show:
 
 
 def _repeating(work: Callable[[], None], at_once: Callable[[], bool], due: Callable[[], bool]) -> Callable[[], bool]:
-    """Returns a function that a polling loop calls until it returns True.
+    """Returns a function for a polling loop: it runs `work` every few seconds, and returns True once `due()` is true.
 
-    The function returns True once `due()` is true. Before that, a call runs `work` if the last run was a few seconds
-    ago, or if `at_once()` is true.
+    It runs `work` earlier if `at_once()` is true.
     """
     every = REFRESH_S[0 if sys.stdout.isatty() else 1]
     last = 0.0

@@ -75,8 +75,11 @@ def reached(args: argparse.Namespace, topic: Topic) -> Iterator[Broker]:
 
 
 def topic_options(config: str | None, given: Iterable[str], what: str = "--option") -> dict[str, str]:
-    """Returns the options with which Spark reaches the brokers: the security properties of the file `config` with the
-    prefix `kafka.`, and the options given on the command line, which override them."""
+    """Returns the options for Spark's connections to the brokers.
+
+    They are the security properties of the file `config`, with the prefix `kafka.`, and the options in `given`, which
+    override these properties.
+    """
     from penstock.cli.properties import read_file
     from penstock.client.client_security import SECURITY_PREFIXES
 

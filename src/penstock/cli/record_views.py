@@ -1,4 +1,4 @@
-"""Decodes keys and values for `penstock consume -s`, with the views of the console.
+"""Decodes keys and values for `penstock consume -s`, with the same code as the console.
 
 -s avro                keys and values; -s value=avro for values alone
 -r https://registry    schemas by the id in front of the data
@@ -40,7 +40,7 @@ def add_views(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_views(given: Sequence[str]) -> dict[str, str]:
-    """Returns the formats given with -s, by "key" and "value"; a part without a format is left out. Raises Failure."""
+    """Returns the formats of -s by "key" and "value". Leaves out a key or value without a format. Raises Failure."""
     found: dict[str, str] = {}
     for each in given:
         part, _, view = each.rpartition("=")
@@ -54,7 +54,7 @@ def parse_views(given: Sequence[str]) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Decoder:
-    """Replaces keys and values by their decoded form as JSON. Data that can't be decoded stays as it is."""
+    """Replaces keys and values by decoded JSON. A key or value that can't be decoded stays unchanged."""
 
     views: dict[str, str]
     schemas: Schemas
@@ -89,7 +89,7 @@ class Decoder:
 
 
 def decoder(args: argparse.Namespace) -> Decoder | None:
-    """Returns the decoder that the arguments ask for; None if they ask for none. Raises Failure."""
+    """Returns the decoder for the options -s, -r and --schemas; None if -s is not given. Raises Failure."""
     views = parse_views(args.view)
     if not views:
         if args.registry or args.schemas:

@@ -56,7 +56,7 @@ class Rest:
         return f"{'http' if self.tls is None else 'https'}://{self.host}{f':{self.port}' if self.port else ''}"
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Sends a request and returns the answer. Raises Failure with the sentence of the problem details."""
+        """Sends a request and returns the answer. Raises Failure with the message of the node's error response."""
         headers = {"Connection": "close"} | ({"Authorization": self.authorization} if self.authorization else {})
         sent = None
         if body is not None:

@@ -150,7 +150,7 @@ def _run_many(args: argparse.Namespace, coverage: Coverage) -> int:
 
 
 def _outcomes(args: argparse.Namespace, coverage: Coverage) -> Iterator[_Done]:
-    """Yields the outcome of each seed. A seed starts with the coverage that earlier seeds have reached by then."""
+    """Runs the seeds and yields the outcome of each. Each run starts with the coverage of the seeds finished so far."""
     seeds = iter(args.seeds)
     sent = picklable(args)
     if args.jobs == 1:

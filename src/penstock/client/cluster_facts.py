@@ -1,4 +1,4 @@
-"""Summarizes the responses of a cluster's nodes: rows for nodes, rows for partitions, and problems. Pure."""
+"""Summarizes the responses of a cluster's nodes: rows for nodes, rows for partitions, and problems. Pure code."""
 
 from __future__ import annotations
 
@@ -173,9 +173,9 @@ def summary(facts: Facts) -> dict[str, Any]:
 
 
 def health(told: Mapping[str, Any], controller: int | None) -> dict[str, Any]:
-    """Returns the cluster's status (healthy, degraded or unhealthy), the counts behind it, and the controller.
+    """Returns the cluster's status (healthy, degraded or unhealthy), the problem counts, and the controller.
 
-    `told` is the cluster's summary. `controller` is None if the quorum has no leader.
+    `told` is the result of `summary`. `controller` is None if the quorum has no leader.
     """
     counts = {name: told[name] for name in ("offline", "under_min_isr", "under_replicated", "fenced")}
     bad = controller is None or counts["offline"] or counts["under_min_isr"]

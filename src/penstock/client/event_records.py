@@ -89,7 +89,7 @@ async def watch_events(client: AsyncClient, show: Callable[[list[EventRow]], Non
     async with aclosing(_follow(client)) as found:
         async for rows in found:
             show(rows)
-    raise AssertionError("the topic of events has no end")
+    raise AssertionError("the loop over new events never ends, so this line is not reached")
 
 
 async def _follow(client: AsyncClient) -> AsyncGenerator[list[EventRow], None]:

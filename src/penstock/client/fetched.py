@@ -1,4 +1,4 @@
-"""Selects the batches of a fetched partition that are visible at the reader's isolation level. Pure."""
+"""Selects the batches of a fetched partition that are visible at the reader's isolation level. Pure code."""
 
 from collections import deque
 from collections.abc import Iterable

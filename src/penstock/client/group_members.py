@@ -53,7 +53,7 @@ class Described(NamedTuple):
 async def describe_members(
     client: AsyncClient, state: str, members: Iterable[tuple[Owner, Iterable[Claim]]]
 ) -> Described:
-    """Returns the description of a group whose members have assignments with these claims."""
+    """Returns the description of a group. `members` has each member with the partitions of its assignment."""
     reading = _Reading()
     read = {owner: await reading.read(claims) for owner, claims in sorted(members, key=lambda each: each[0].member)}
     known = await existing_partitions(client, reading.topics)
@@ -67,7 +67,7 @@ async def describe_members(
 
 
 class _Reading:
-    """Reads the claims of a group's members, up to the limits."""
+    """Reads the assignments of a group's members, up to a limited number of topics and partitions."""
 
     def __init__(self) -> None:
         self.topics: dict[str, None] = {}
@@ -76,7 +76,7 @@ class _Reading:
         self._room = GROUP_ITEMS_MAX
 
     async def read(self, claims: Iterable[Claim]) -> list[Claim]:
-        """Returns the claims of one member."""
+        """Returns the assignment of one member, cut off at the limits."""
         found: list[Claim] = []
         left = allowed = min(MEMBER_ITEMS_MAX, self._room)
         for number, (topic, partitions) in enumerate(claims):
@@ -107,7 +107,7 @@ async def existing_partitions(client: AsyncClient, topics: Iterable[str]) -> Ind
 
 
 async def _existing(claims: Iterable[Claim], known: Indexes) -> list[TopicPartition]:
-    """Returns the claimed partitions that exist, sorted and each of them once."""
+    """Returns the assigned partitions that exist, sorted and without duplicates."""
     found: dict[str, set[int]] = {}
     for number, (topic, partitions) in enumerate(claims):
         await yield_between_slices(number)
@@ -133,9 +133,9 @@ def partition_names(partitions: Iterable[TopicPartition]) -> list[str]:
 
 
 def claims_in(protocol_type: str, assignment: bytes) -> Iterator[Claim]:
-    """Yields the claims in the assignment that the leader of a classic group wrote for a member.
+    """Yields the topics and partitions in the assignment that the leader of a classic group wrote for a member.
 
-    Ends at the first byte that can't be read. Yields nothing if the group's protocol type is not "consumer", because
+    Ends at the first byte that can't be parsed. Yields nothing if the group's protocol type is not "consumer", because
     the format of such an assignment is unknown.
     """
     if protocol_type != CONSUMER or len(assignment) < 2:

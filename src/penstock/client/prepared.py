@@ -1,4 +1,4 @@
-"""Identifies a producer's prepared transaction, so that an external coordinator can store it (KIP-939). Pure."""
+"""Identifies a producer's prepared transaction, so that an external coordinator can store it (KIP-939). Pure code."""
 
 from typing import NamedTuple
 

@@ -176,9 +176,9 @@ class Producer:
         return self._pending.open_batch((topic, partition), size) or self._new_batch((topic, partition))
 
     def _full(self, batch: PendingBatch | None) -> None:
-        """Sends the batch if it is full. Called after records were added to the batch.
+        """Sends the batch if it is full. If the buffer is full, makes later calls of `send` wait.
 
-        If the buffer is full, later calls of `send` wait.
+        Called after records were added to the batch.
         """
         if self._pending.bytes >= self._settings.buffer_bytes:
             self._room.clear()
@@ -372,7 +372,9 @@ class Producer:
             async with asyncio.timeout_at(batch.gives_up_at):
                 return await self._client.leader(*batch.partition)
         except TimeoutError:
-            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "No leader was found in time.") from None
+            topic, index = batch.partition
+            message = f"{topic}-{index} had no leader within the delivery timeout."
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, message) from None
 
     async def _find_leaders(self, refused: list[PendingBatch]) -> None:
         """Refreshes the leaders of refused batches. Batches with a new leader are retried at once, without a pause."""

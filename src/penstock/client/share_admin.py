@@ -126,7 +126,7 @@ class ShareAdmin:
         return sorted(each for each in wanted if not chosen or each[0] in chosen)
 
     async def windows_of(self, group: str, partitions: Iterable[TopicPartition]) -> list[Window]:
-        """Describes the windows of these partitions, with the records in flight."""
+        """Describes the records in flight of these partitions: state, offsets and counts."""
         found: dict[TopicPartition, Window] = {}
         for some in _portions(await self._places(partitions)):
             for place, answer in await self._ask(group, some, None):

@@ -1,4 +1,4 @@
-"""The two brokers under test, with one interface: start, stop, kill, and their process ids."""
+"""Runs the two brokers under test through one interface: start, stop, kill, and the process ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cells of the benchmark: each is a name and a function that measures a running broker and returns numbers.
+"""Defines the cells of the benchmark: a cell is a name and a function that measures a running broker.
 
 Names go from general to particular, so that `--only 'produce/java/*'` selects a family. A cell creates the topics that
 it needs. At its end the broker runs, even if the cell restarted it.
@@ -27,7 +27,7 @@ OFFSETS_PER_GROUP = 100
 
 @dataclass(slots=True, frozen=True)
 class Scale:
-    """Numbers of records, bytes and samples, for a full run or a quick one."""
+    """Holds the numbers of records, bytes and samples of a full run or a quick run."""
 
     records_100: int
     records_1024: int

@@ -1,4 +1,4 @@
-"""Cells of three nodes: replicated writes, the pause after a leader is killed, and many partitions."""
+"""Measures clusters of three nodes: replicated writes, the pause after a leader is killed, and many partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters of three nodes of each broker, with one interface, the same properties and the same formatting."""
+"""Runs clusters of three nodes of each broker, through one interface and with the same properties."""
 
 from __future__ import annotations
 

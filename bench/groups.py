@@ -1,4 +1,4 @@
-"""Load for coordinators over plain sockets: thousands of members that send heartbeats, and many committed offsets.
+"""Loads coordinators over plain sockets, with thousands of members that send heartbeats and with many offset commits.
 
 Members share connections, unlike stock clients, because only the coordinator is measured. There are so many connections
 that two heartbeats seldom arrive together on one. So each heartbeat wakes the broker up, as in production.
@@ -71,7 +71,7 @@ class Beats:
 
 @dataclass(slots=True)
 class Lane:
-    """A connection. While groups form, it has one request at a time; afterwards requests are pipelined."""
+    """Holds a connection. While groups form, it has one request in flight; afterwards requests are pipelined."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -87,7 +87,7 @@ class Lane:
 
 @dataclass(slots=True)
 class Forming:
-    """A group that rebalances until all members are in one generation."""
+    """Represents a group that rebalances until all members are in one generation."""
 
     name: str
     size: int

@@ -47,7 +47,7 @@ THROTTLED_S = 10
 
 @dataclass(slots=True)
 class Load:
-    """An open loop of produce requests with acks=all: each request is sent at its time, even if earlier answers are
+    """Sends produce requests with acks=all in an open loop: each request is sent at its time, even if responses are
     late."""
 
     port: int
@@ -127,7 +127,7 @@ class Mover:
 
 @dataclass(slots=True)
 class Phase:
-    """The CPU of a broker and the latency of produce in one phase, with a move or without."""
+    """Holds the CPU time of a broker and the latency of produce in one phase, with a move or without."""
 
     seconds: float
     cpu_s: float

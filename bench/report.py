@@ -48,7 +48,7 @@ HIGHER_IS_BETTER = {"records_per_s", "requests_per_s", "beats_per_s"}
 
 @dataclass(slots=True)
 class Line:
-    """A metric of a cell, with all samples of each broker in order."""
+    """Holds a metric of a cell, with all samples of each broker in order."""
 
     cell: str
     metric: str

@@ -3,8 +3,8 @@
     python -m bench.request_timing
 
 Frames go through a real connection, dispatcher, handler and log in memory; only the socket is replaced. Rounds with
-timing, without it, and without it again (the control) alternate, so that the machine's mood affects all three. The
-figure is the ratio of the quickest quarter of the rounds, in CPU time.
+timing, rounds without timing, and more rounds without timing (the control) alternate, so that a change of the machine's
+speed affects all three. The result is the ratio of CPU times in the fastest quarter of the rounds.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def overrides(security: LocalSecurity, listeners: dict[str, int]) -> dict[str, s
 
 @dataclass(slots=True)
 class Secured:
-    """A broker with a secured listener. It is a `Peer` by the address of its plaintext listener."""
+    """Runs a broker with a secured listener. As a `Peer`, it has the address of its plaintext listener."""
 
     broker: Penstock | Kafka
     security: LocalSecurity

@@ -1,4 +1,4 @@
-"""Spark's cells: compare Penstock's source and sink with Spark's own Kafka connector, on the same topic and machine.
+"""Compares Penstock's source and sink with Spark's own Kafka connector, on the same topic and machine.
 
 All cells use one Penstock broker and one Spark session; each cell runs Penstock's job and the connector's job in turn.
 CPU is that of Spark's driver, its workers and the broker together. In the report "kafka" is the connector. The cells of
@@ -52,7 +52,7 @@ QUICK = SparkScale(5_000_000, 1_000_000, 400_000, 200_000)
 
 @dataclass(slots=True)
 class SparkBench:
-    """A broker and a Spark session. The first cell that needs them starts them."""
+    """Holds a broker and a Spark session. The first cell that needs them starts them."""
 
     home: Path
     broker: Penstock = field(init=False)
@@ -184,8 +184,8 @@ def read_cell(mode: str, job: str, size: int, records: int) -> SparkCell:
 
 
 def sink_cell(exactly_once: bool, job: str, rows: int) -> SparkCell:
-    """Measures the sink and the connector's sink, which writes at least once. With `exactly_once`, too, the comparison
-    is with that sink."""
+    """Compares Penstock's sink with the connector's sink, which always writes at least once, even if `exactly_once` is
+    set for Penstock's sink."""
 
     def measure(bench: SparkBench, peer: str) -> Numbers:
         name = bench.rows(rows)

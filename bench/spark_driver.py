@@ -19,7 +19,7 @@ SCHEMA = "key string, value string"
 
 
 class Jobs:
-    """The jobs. Each method runs a whole job and returns nothing; the caller measures the time."""
+    """Runs the jobs. Each method runs a whole job and returns nothing; the caller measures the time."""
 
     def __init__(self, spark: Any, home: Path) -> None:
         self._spark, self._home = spark, home

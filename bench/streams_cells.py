@@ -70,7 +70,7 @@ async def _measure(peer: Peer, topic: str, tasks: int, members: int, beats: int)
 
 
 def _settled(members: list[StreamMember], tasks: int) -> bool:
-    """Returns True if the members have all tasks, and as many each."""
+    """Returns True if all tasks are assigned evenly (counts differ by at most one) and all members have one epoch."""
     counts = [len(each.active) for each in members]
     return sum(counts) == tasks and max(counts) - min(counts) <= 1 and len({each.epoch for each in members}) == 1
 

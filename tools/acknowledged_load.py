@@ -25,7 +25,7 @@ BEHIND = 5_000  # records that a writer may have sent without an acknowledgement
 
 @dataclass(slots=True)
 class Book:
-    """The acknowledgements of a writer. Record N is in partition N modulo the number of partitions."""
+    """Holds the acknowledgements of a writer. Record N is in partition N modulo the number of partitions."""
 
     topic: str
     partitions: int
@@ -80,7 +80,7 @@ def _was_refused(each: socket.socket) -> bool:
 
 
 class Load:
-    """A writer in its own thread."""
+    """Runs a writer in its own thread."""
 
     def __init__(self, bootstrap: str, book: Book, writing: Writing) -> None:
         self.book = book

@@ -23,7 +23,7 @@ _ATTRIBUTES = {
 
 
 class Authority:
-    """A certificate authority that signs certificates for localhost."""
+    """Represents a certificate authority that signs certificates for localhost."""
 
     def __init__(self, where: Path, name: str) -> None:
         self._where, self._name = where, name

@@ -220,7 +220,7 @@ def end_process(process: subprocess.Popen[bytes] | None, how: signal.Signals) ->
 
 @dataclass(slots=True)
 class KafkaNode:
-    """A combined broker and controller that runs as a child of this process."""
+    """Runs a combined broker and controller of Apache Kafka as a child process."""
 
     node_id: int
     port: int
@@ -258,7 +258,7 @@ class KafkaNode:
 
 @dataclass(slots=True)
 class KafkaCluster:
-    """One or three nodes with their data under one directory.
+    """Runs one or three nodes of Apache Kafka, with their data under one directory.
 
     with KafkaCluster(data=tmp_path) as kafka:
         client.connect(kafka.bootstrap)
@@ -386,7 +386,7 @@ PING = bytes.fromhex("0000000a 0012 0000 00000001 ffff".replace(" ", ""))
 
 
 def answers(host: str, port: int, timeout: float = 1.0) -> bool:
-    """True if a broker of the Kafka protocol answers at the port."""
+    """Returns True if a broker answers at the port with Kafka's protocol."""
     try:
         with socket.create_connection((host, port), timeout) as connection:
             connection.sendall(PING)

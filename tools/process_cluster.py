@@ -75,7 +75,7 @@ class NodeProcess:
 
 @dataclass(slots=True)
 class ProcessCluster:
-    """with ProcessCluster(tmp_path) as cluster: cluster.kill(1); cluster.start(1)"""
+    """Runs a cluster: `with ProcessCluster(tmp_path) as cluster: cluster.kill(1); cluster.start(1)`."""
 
     home: Path
     count: int = 3

@@ -1,4 +1,4 @@
-"""The server properties of each step from plaintext to SASL_SSL with ACLs, as in docs/operations.md."""
+"""Defines the server properties of each step from plaintext to SASL_SSL with ACLs, as in docs/operations.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BEFORE, BOTH, NODES_SECURED, SECURED = range(4)
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """The ports of one node: for clients and for controllers, plaintext and secured."""
+    """Holds the ports of one node: for clients and for controllers, plaintext and secured."""
 
     clear: int
     clear_quorum: int

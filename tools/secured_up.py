@@ -1,4 +1,4 @@
-"""Starts `penstock up --secure` for tests, and returns what it prints for clients."""
+"""Starts `penstock up --secure` for tests, and returns the client settings that it prints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STOP_LIMIT_S = 120
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """What `penstock up --secure --output json` prints."""
+    """Holds the output of `penstock up --secure --output json`."""
 
     bootstrap: str
     #: Properties files of the application user and of the administrator.

@@ -91,8 +91,8 @@ FIRST_PROFILES: dict[str, tuple[str, ...]] = {
 
 
 def rotation(first_seed: int, package: str = "") -> Iterator[Run]:
-    """Yields simulated runs without end. With each seed, every profile runs on three machines and on one machine. The
-    profiles that use `package` most come first."""
+    """Yields simulated runs without end. With each seed, every profile runs on three machines and on one machine; the
+    profile `points` runs on three machines only. The profiles that use `package` most come first."""
     from penstock.sim.plan.profiles import PROFILES
 
     profiles = dict.fromkeys((*FIRST_PROFILES.get(package, ()), *PROFILES))

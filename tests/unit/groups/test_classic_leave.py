@@ -77,3 +77,22 @@ def test_leave_request_for_an_unknown_group_or_an_empty_group_id_is_refused() ->
     driver = Driver()
     assert codes(driver.leave("m")) == [ErrorCode.UNKNOWN_MEMBER_ID]
     assert driver.leave("m", group="").error_code == ErrorCode.INVALID_GROUP_ID
+
+
+def test_rebalance_still_waits_for_others_after_a_joining_member_left() -> None:
+    driver = Driver()
+    first, second, third = driver.stable(3)
+    driver.join(first)
+    driver.leave(first)
+    rejoined = driver.join(second)
+    assert rejoined.answer is None
+    driver.join(third)
+    assert sorted(each.member_id for each in rejoined.joined.members) == sorted([second, third])
+
+
+def test_rebalance_does_not_wait_for_a_pending_member_that_left() -> None:
+    driver = Driver()
+    [member] = driver.stable(1)
+    pending = driver.join(version=4).joined.member_id
+    driver.leave(pending)
+    assert driver.join(member).joined.error_code == ErrorCode.NONE

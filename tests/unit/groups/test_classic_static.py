@@ -1,6 +1,6 @@
 """Tests static members of classic groups (KIP-345): a restarted member keeps its membership and its partitions."""
 
-from group_driver import SESSION_MS, Driver
+from group_driver import REBALANCE_MS, SESSION_MS, Driver
 
 from penstock.protocol.errors import ErrorCode
 
@@ -123,3 +123,13 @@ def test_rebalance_of_static_members_does_not_end_before_a_member_rejoins() -> N
     assert driver.state() == "PreparingRebalance"
     waiting = driver.join(second, instance="b", version=5)
     assert waiting.joined.leader == second
+
+
+def test_joined_member_leads_if_the_static_leader_does_not_rejoin_in_time() -> None:
+    driver = Driver()
+    leader = driver.join(instance="i", session_ms=2 * REBALANCE_MS).joined.member_id
+    driver.sync(leader, 1, {leader: b""})
+    other = driver.join(session_ms=2 * REBALANCE_MS)
+    driver.advance(REBALANCE_MS)
+    assert other.joined.leader == other.joined.member_id
+    assert len(other.joined.members) == 2

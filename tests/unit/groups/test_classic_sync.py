@@ -137,3 +137,17 @@ def test_member_that_joins_but_sends_no_sync_is_removed_at_the_rebalance_timeout
             driver.sync(leader, 2, {})
     assert driver.heartbeat(follower.joined.member_id, 2) is ErrorCode.UNKNOWN_MEMBER_ID
     assert driver.heartbeat(leader, 2) is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_repeated_sync_answers_the_parked_one() -> None:
+    driver = Driver()
+    leader = driver.join().joined.member_id
+    follower = driver.join()
+    driver.join(leader)
+    member, generation = follower.joined.member_id, follower.joined.generation_id
+    parked = driver.sync(member, generation)
+    repeated = driver.sync(member, generation)
+    assert parked.error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert repeated.answer is None
+    driver.sync(leader, generation, {member: b"mine"})
+    assert repeated.synced.assignment == b"mine"

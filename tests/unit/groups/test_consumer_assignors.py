@@ -114,3 +114,18 @@ def test_static_member_keeps_its_range_assignment_under_a_new_member_id() -> Non
     before = assign_range({"x": MemberSpec(both, None, "1"), "a": MemberSpec(both, None, "2")}, {T: TopicSpec(3)}, {})
     after = assign_range({"z": MemberSpec(both, None, "1"), "a": MemberSpec(both, None, "2")}, {T: TopicSpec(3)}, {})
     assert before["x"] == after["z"] == {T: frozenset({0, 1})}
+
+
+@settings(deadline=None, max_examples=examples(60))
+@given(members=member_specs, topics=topic_specs)
+def test_uniform_assignor_leaves_no_partition_with_a_member_that_has_two_more_than_another_reader(
+    members: dict[str, MemberSpec], topics: dict[bytes, TopicSpec]
+) -> None:
+    held = {
+        member: {(topic, index) for topic, indexes in partitions.items() for index in indexes}
+        for member, partitions in ASSIGNORS["uniform"](members, topics, {}).items()
+    }
+    for owner, slots in held.items():
+        for topic, _ in slots:
+            readers = [each for each, spec in members.items() if topic in spec.topics]
+            assert all(len(slots) - len(held[each]) <= 1 for each in readers), (owner, topic)

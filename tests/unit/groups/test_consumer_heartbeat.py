@@ -1,8 +1,9 @@
+from dataclasses import replace
 from time import thread_time
 from typing import Any
 
 import pytest
-from consumer_driver import REVOKE_MS, SESSION_MS, ConsumerDriver, error, shares
+from consumer_driver import REVOKE_MS, SESSION_MS, ConsumerDriver, error, image_of, shares
 
 from penstock.groups import offset_requests
 from penstock.groups.config import GroupConfig
@@ -431,3 +432,48 @@ def test_group_refuses_a_subscription_beyond_its_maximum_number_of_patterns() ->
     refused = driver.enter("late", subscribed_topic_names=None, subscribed_topic_regex="t|late")
     assert error(refused) is ErrorCode.INVALID_REGULAR_EXPRESSION
     assert not driver.enter("late", subscribed_topic_names=None, subscribed_topic_regex="t|0").error_code
+
+
+def test_unused_pattern_of_a_group_is_forgotten() -> None:
+    driver = ConsumerDriver()
+    epoch = driver.enter("a", subscribed_topic_regex="t.*").member_epoch
+    epoch = driver.beat("a", epoch, subscribed_topic_regex="u.*").member_epoch
+    assert set(driver.consumers.regexes) == {"u.*"}
+    driver.beat("a", epoch, subscribed_topic_regex="")
+    assert not driver.consumers.regexes
+
+
+def test_stale_commit_with_too_long_metadata_is_refused_for_its_metadata() -> None:
+    driver = ConsumerDriver()
+    epoch = driver.enter("a").member_epoch
+    driver.enter("b")
+    kept = shares(driver.beat("a", epoch))
+    assert driver.beat("a", epoch, owned=kept).member_epoch == epoch + 1
+    too_long = "m" * (driver.config.offset_metadata_max_bytes + 1)
+    assert kept is not None
+    stale = {("t", min({0, 1, 2, 3} - set(kept["t"]))): 5}
+    assert driver.commit(stale, member_id="a", generation=epoch) == [ErrorCode.STALE_MEMBER_EPOCH]
+    refused = driver.commit(stale, member_id="a", generation=epoch, metadata=too_long)
+    assert refused == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
+
+
+def test_new_topic_is_assigned_although_brokers_and_acls_did_not_change() -> None:
+    driver = ConsumerDriver(topics={"t": 2})
+    epoch = driver.enter("a", "t", "u").member_epoch
+    later = image_of({"t": 2, "u": 2}, version=2)
+    before = driver.shard.image
+    driver.shard.see(replace(later, brokers=before.brokers, acls=before.acls))
+    assert shares(driver.beat("a", epoch)) == {"t": [0, 1], "u": [0, 1]}
+
+
+def test_member_that_does_not_revoke_partitions_is_removed_also_after_a_load() -> None:
+    driver = ConsumerDriver()
+    epoch = driver.enter("a").member_epoch
+    driver.enter("b")
+    driver.beat("a", epoch)  # the answer tells the member to revoke partitions
+    loaded = driver.reload()
+    for _ in range(3):
+        loaded.advance(REVOKE_MS // 2)
+        loaded.beat("a", epoch)
+        loaded.beat("b", loaded.consumers.members["b"].epoch)
+    assert set(loaded.consumers.members) == {"b"}

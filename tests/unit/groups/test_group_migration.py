@@ -10,6 +10,7 @@ from group_driver import SESSION_MS as CLASSIC_SESSION_MS
 
 from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.config import GroupConfig
+from penstock.groups.consumer.embedded import read_subscription
 from penstock.protocol.codec import decode, encode
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.consumer_protocol import (
@@ -251,3 +252,24 @@ def test_a_static_member_that_restarts_with_the_classic_protocol_keeps_its_membe
     assert joined.error_code == ErrorCode.NONE
     assert "new" not in driver.consumers.members
     assert driver.consumers.owners[topic_id("t"), 0] == joined.member_id
+
+
+def test_upgrade_keeps_the_assignment_as_the_target_of_each_member() -> None:
+    driver = ConsumerDriver(CONFIG)
+    first, second = classic_pair(driver)
+    driver.enter("new", "other")  # subscribes to another topic, so no partition has to move
+    assert driver.consumers.target[first] == {topic_id("t"): frozenset({0, 1})}
+    assert driver.consumers.target[second] == {topic_id("t"): frozenset({2, 3})}
+
+
+def test_classic_member_rejoins_a_full_group() -> None:
+    driver = ConsumerDriver(replace(CONFIG, consumer_max_size=3))
+    first, _ = classic_pair(driver)
+    driver.enter("new")
+    assert driver.join(protocols=metadata()).joined.error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert driver.join(first, protocols=metadata(0, 1)).joined.error_code == ErrorCode.NONE
+
+
+def test_subscription_with_a_negative_version_is_read_as_version_0() -> None:
+    written = encode(ConsumerProtocolSubscription(topics=["t"]), 0)
+    assert read_subscription(b"\xff\xff" + written).topics == ["t"]

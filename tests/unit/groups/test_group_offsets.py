@@ -2,10 +2,13 @@ import pytest
 from group_driver import SESSION_MS, Driver
 
 from penstock.groups import offset_requests
+from penstock.groups.classic.commit import check_commit
+from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.config import GroupConfig
+from penstock.groups.journal import decode_record
 from penstock.groups.turn import Turn
 from penstock.protocol.codec import encode
-from penstock.protocol.errors import ErrorCode
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_47_offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -227,3 +230,54 @@ def test_a_commit_inside_a_transaction_takes_effect_when_the_transaction_commits
     driver.commit({T0: 8})
     driver.shard.apply_marker(9, commit=True)
     assert driver.fetch(T0) == {T0: 8}, "the later commit in the log wins"
+
+
+def test_every_partition_of_a_request_is_deleted() -> None:
+    driver = Driver()
+    driver.commit({T0: 1, T1: 2, ("u", 0): 3})
+    both = [OffsetDeleteRequestPartition(partition_index=index) for index in (0, 1)]
+    request = OffsetDeleteRequest(group_id="g", topics=[OffsetDeleteRequestTopic(name="t", partitions=both)])
+    driver.run(lambda turn: offset_requests.delete_offsets(driver.shard, turn, request))
+    assert driver.fetch() == {("u", 0): 3}
+
+
+@pytest.mark.parametrize("reloaded", [False, True])
+def test_offsets_of_subscribed_topics_are_not_deleted(reloaded: bool) -> None:
+    driver = Driver()
+    [member] = driver.stable(protocols=subscription("t"))
+    driver.commit({T0: 1, ("u", 0): 3}, member_id=member, generation=1)
+    if reloaded:
+        driver = driver.reload()
+    assert delete_offsets(driver, T0, ("u", 0)) == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE]
+    assert driver.fetch() == {T0: 1}
+
+
+def test_all_topics_count_as_subscribed_if_a_subscription_is_unreadable() -> None:
+    driver = Driver()
+    [member] = driver.stable(protocols=(("range", b"\x00\x00\xff"),))
+    driver.commit({T0: 1}, member_id=member, generation=1)
+    assert delete_offsets(driver, T0) == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC]
+
+
+@pytest.mark.parametrize(("instance", "generation"), [(None, 0), ("i", -1)])
+def test_transactional_commit_that_names_a_member_is_checked(instance: str | None, generation: int) -> None:
+    driver = Driver()
+    driver.stable(1)
+    group = driver.shard.groups["g"]
+    assert isinstance(group, ClassicGroup)
+    driver.run(lambda turn: check_commit(turn, group, "", None, -1, transactional=True))
+    with pytest.raises(KafkaError) as refused:
+        driver.run(lambda turn: check_commit(turn, group, "", instance, generation, transactional=True))
+    assert refused.value.code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_offset_of_the_transaction_of_producer_0_is_pending_until_its_marker() -> None:
+    driver = Driver()
+    driver.commit({T0: 1})
+    record = decode_record(*driver.journal[-1])
+    assert record is not None
+    other = Driver()
+    other.shard.apply(record, 0, 0)
+    assert other.fetch(T0) != {T0: 1}
+    other.shard.apply_marker(0, True)
+    assert other.fetch(T0) == {T0: 1}

@@ -48,3 +48,13 @@ def test_consumer_join_whose_records_are_refused_leaves_no_group() -> None:
     driver.refuse_records = True
     driver.enter("c")
     assert not driver.shard.groups
+
+
+def test_refused_heartbeat_of_a_streams_member_keeps_its_session_timeout() -> None:
+    driver = StreamsDriver()
+    driver.come("a")
+    driver.refuse_records = True
+    driver.stay("a", rack_id="other")
+    driver.refuse_records = False
+    driver.advance(driver.config.streams_session_timeout_ms)
+    assert "g" not in driver.shard.groups or not driver.group.members

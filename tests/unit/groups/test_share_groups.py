@@ -2,65 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
-from consumer_driver import ConsumerDriver, topic_id
+from consumer_driver import topic_id
 from hypothesis import given
 from hypothesis import strategies as st
+from share_driver import ShareDriver, parts
 
 from penstock.allowance import Allowance
 from penstock.groups import admin, share_requests
 from penstock.groups.config import GroupConfig
 from penstock.groups.share import assignor
-from penstock.groups.share.group import ShareGroup
 from penstock.groups.share.states import InitializeStates
-from penstock.groups.turn import Caller, Turn
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.protocol.messages.api_76_share_group_heartbeat import (
-    ShareGroupHeartbeatRequest,
-    ShareGroupHeartbeatResponse,
-)
-
-
-class ShareDriver(ConsumerDriver):
-    """Runs a group coordinator with a share coordinator that responds when the test calls `create_states`."""
-
-    def __init__(self, config: GroupConfig | None = None, topics: dict[str, int] | None = None) -> None:
-        super().__init__(config or GroupConfig(share_assignment_interval_ms=0), topics)
-        self.asked: list[InitializeStates] = []
-
-    def _settle(self, turn: Turn, code: ErrorCode) -> None:
-        self.asked += turn.effects
-        super()._settle(turn, code)
-
-    @property
-    def group(self) -> ShareGroup:
-        group = self.shard.groups["g"]
-        assert isinstance(group, ShareGroup)
-        return group
-
-    def share_beat(self, member: str, epoch: int, **fields: Any) -> ShareGroupHeartbeatResponse:
-        fields.setdefault("group_id", "g")
-        request = ShareGroupHeartbeatRequest(member_id=member, member_epoch=epoch, **fields)
-        caller = Caller("client", "/127.0.0.1", 1)
-        return self.run(lambda turn: share_requests.share_heartbeat(self.shard, turn, request, caller))
-
-    def come(self, member: str, *topics: str) -> ShareGroupHeartbeatResponse:
-        return self.share_beat(member, 0, subscribed_topic_names=list(topics or ("t",)))
-
-    def create_states(self) -> None:
-        """Delivers the pending responses of the share coordinator."""
-        asked, self.asked = self.asked, []
-        for each in asked:
-            slots = each.partitions
-            self.run(lambda turn, slots=slots: share_requests.states_initialized(self.shard, turn, "g", slots))  # type: ignore[misc]
-
-
-def parts(response: ShareGroupHeartbeatResponse) -> dict[str, list[int]] | None:
-    if response.assignment is None:
-        return None
-    return {each.topic_id.rstrip(b".").decode(): each.partitions for each in response.assignment.topic_partitions}
 
 
 def test_share_join_whose_records_are_refused_leaves_no_group() -> None:
@@ -274,6 +230,8 @@ def test_share_assignor_gives_every_partition_a_member_and_every_member_a_partit
     if len(set(members.values())) == 1:
         counts = {sum(map(len, held.values())) for held in first.values()}
         assert max(counts) - min(counts) <= 1
+        readers = Counter((topic, index) for held in first.values() for topic, some in held.items() for index in some)
+        assert max(readers.values(), default=0) - min(readers.values(), default=0) <= 1
 
 
 def test_partitions_of_a_topic_are_listed_once_for_all_members_with_the_same_subscription() -> None:
@@ -298,3 +256,44 @@ def test_new_members_of_a_share_group_are_refused_at_the_memory_limit() -> None:
     codes = [ErrorCode(driver.come(f"m{number}", "t").error_code) for number in range(20)]
     assert codes[0] is ErrorCode.NONE
     assert codes[-1] is ErrorCode.POLICY_VIOLATION
+
+
+def test_members_beat_more_often_until_the_states_of_their_partitions_exist() -> None:
+    driver = ShareDriver()
+    usual = driver.config.share_heartbeat_interval_ms
+    assert driver.come("a").heartbeat_interval_ms < usual
+    assert driver.share_beat("a", 1).heartbeat_interval_ms < usual
+    driver.create_states()
+    epoch = driver.share_beat("a", 1).member_epoch
+    assert driver.share_beat("a", epoch).heartbeat_interval_ms == usual
+
+
+def test_deleted_topic_gives_a_share_group_a_new_epoch() -> None:
+    driver = ShareDriver(topics={"t": 2, "u": 2})
+    driver.come("a", "t", "u")
+    driver.create_states()
+    epoch = driver.share_beat("a", 1).member_epoch
+    driver.see({"t": 2})
+    answer = driver.share_beat("a", epoch)
+    assert answer.member_epoch == epoch + 1
+    assert parts(answer) == {"t": [0, 1]}
+
+
+def test_share_group_that_waits_for_its_next_assignment_keeps_its_epoch() -> None:
+    driver = ShareDriver(GroupConfig(share_assignment_interval_ms=60_000))
+    driver.come("a")
+    driver.create_states()
+    epochs = set()
+    for _ in range(5):
+        driver.share_beat("a", driver.group.members["a"].epoch)
+        epochs.add(driver.group.epoch)
+    assert len(epochs) == 1
+
+
+def test_altering_share_offsets_records_the_partitions_whose_states_are_initialized() -> None:
+    driver = ShareDriver()
+    slots = {topic_id("t"): frozenset({1, 2})}
+    driver.run(lambda turn: share_requests.begin_alter(driver.shard, turn, "g", slots))
+    for each in (driver, driver.reload()):
+        assert each.group.states.initializing == slots
+        assert each.group.states.names == {topic_id("t"): "t"}

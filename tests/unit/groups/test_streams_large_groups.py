@@ -10,10 +10,16 @@ from streams_driver import EAGER, StreamsDriver, code, listed, plain, stateful, 
 
 from penstock.groups.streams import topics
 from penstock.groups.streams.assignor import STEP_TASKS
+from penstock.groups.streams.checks import MAX_MEMBER_CHARACTERS, MAX_TOPICS, check_size
 from penstock.groups.streams.target import on_next_step
 from penstock.groups.streams.topics import MAX_TASKS, Status
-from penstock.protocol.errors import ErrorCode
-from penstock.protocol.messages.api_88_streams_group_heartbeat import Endpoint
+from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_88_streams_group_heartbeat import (
+    Endpoint,
+    StreamsGroupHeartbeatRequest,
+    Subtopology,
+    Topology,
+)
 
 MANY = 3 * STEP_TASKS
 
@@ -123,3 +129,22 @@ def test_endpoint_information_lists_only_existing_partitions_of_each_topic() -> 
     assert response.error_code == 0
     assert found is not None
     assert {each.topic: each.partitions for each in found[0].active_partitions} == {"t": [0, 1, 2, 3], "u": [0, 1]}
+
+
+def test_number_of_topics_of_a_topology_is_limited() -> None:
+    def request(count: int) -> StreamsGroupHeartbeatRequest:
+        sources = [f"t{number}" for number in range(count - 1)]  # the subtopology counts too
+        only = Subtopology(subtopology_id="0", source_topics=sources)
+        return StreamsGroupHeartbeatRequest(topology=Topology(epoch=0, subtopologies=[only]))
+
+    check_size(request(MAX_TOPICS))
+    with pytest.raises(KafkaError) as refused:
+        check_size(request(MAX_TOPICS + 1))
+    assert refused.value.code is ErrorCode.STREAMS_INVALID_TOPOLOGY
+
+
+def test_size_of_what_a_streams_member_sends_about_itself_is_limited() -> None:
+    check_size(StreamsGroupHeartbeatRequest(member_id="m", rack_id="r" * (MAX_MEMBER_CHARACTERS - 1)))
+    with pytest.raises(KafkaError) as refused:
+        check_size(StreamsGroupHeartbeatRequest(member_id="m", rack_id="r" * MAX_MEMBER_CHARACTERS))
+    assert refused.value.code is ErrorCode.INVALID_REQUEST

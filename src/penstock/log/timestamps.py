@@ -11,7 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.log.scan import CorruptBatchError, scan_headers
+from penstock.protocol.errors import KafkaError
 from penstock.records import lookup
+from penstock.records.batches import crc_ok
+from penstock.records.scan import Slices
 
 if TYPE_CHECKING:
     from penstock.log.log import Log
@@ -25,6 +28,9 @@ class TimestampedOffset(NamedTuple):
     leader_epoch: int
 
 
+Search = Callable[[bytes], Slices[lookup.TimedOffset | None]]
+
+
 class Candidate(NamedTuple):
     """Names a batch that may contain the record with the searched timestamp."""
 
@@ -36,9 +42,9 @@ async def first_at_or_after(log: Log, timestamp: int) -> TimestampedOffset | Non
     """Returns the first record of the log at or after `timestamp`; None if there is none."""
     from_offset = log.log_start_offset
     while (found := _candidate(log, next_with_time, timestamp, from_offset)) is not None:
-        header, batch = found
+        header = found.header
         search = partial(lookup.first_at_or_after, header, timestamp=timestamp, start_offset=from_offset)
-        record = await log.environment.unpacking.look_into(header, batch, search)
+        record = await _look_into(log, found, search, from_offset)
         if record is not None:
             return TimestampedOffset(record.timestamp, record.offset, header.partition_leader_epoch)
         from_offset = max(header.next_offset, log.log_start_offset)
@@ -49,12 +55,27 @@ async def first_with_max(log: Log) -> TimestampedOffset | None:
     """Returns the first record that has the largest timestamp of the log; None if no record has a timestamp."""
     from_offset = log.log_start_offset
     while (found := _candidate(log, next_with_max_time, from_offset)) is not None:
-        header, batch = found
-        record = await log.environment.unpacking.look_into(header, batch, partial(lookup.latest, header))
+        header = found.header
+        record = await _look_into(log, found, partial(lookup.latest, header), from_offset)
         if record is not None and record.offset >= from_offset:
             return TimestampedOffset(record.timestamp, record.offset, header.partition_leader_epoch)
         from_offset = max(header.next_offset, log.log_start_offset)
     return None
+
+
+async def _look_into(log: Log, found: Candidate, search: Search, from_offset: int) -> lookup.TimedOffset | None:
+    """Returns the record that the search finds in the batch.
+
+    A producer may have written records that can't be decoded, with a right CRC. They must not make every search fail
+    that reaches them: such a batch counts as one record with the largest timestamp of its header.
+    """
+    header, batch = found
+    try:
+        return await log.environment.unpacking.look_into(header, batch, search)
+    except KafkaError:
+        if not crc_ok(batch):
+            raise
+        return lookup.TimedOffset(header.max_timestamp, max(header.base_offset, from_offset))
 
 
 def _candidate(log: Log, find: Callable[..., Candidate | None], *args: int) -> Candidate | None:

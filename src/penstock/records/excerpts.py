@@ -109,8 +109,7 @@ class _Reader:
     def _read(self, matches: list[Excerpt]) -> None:
         """Adds wanted records to `matches`. Passes over the others, of which it reads little more than the length."""
         data, header, first, text = self._data, self._header, self._wanted.first, self._wanted.contains
-        size, last_offset = len(data), header.last_offset
-        dense = header.records_count == header.last_offset_delta + 1  # no offset is missing: they need not be read
+        size, dense = len(data), header.is_dense
         pos, left, next_offset, work = self.pos, self.left, self._next_offset, STEP_WORK
         try:
             while left and work > 0:
@@ -124,9 +123,8 @@ class _Reader:
                     raise invalid(f"A record claims the impossible length {length} in a batch of {size} bytes.")
                 offset = next_offset
                 if not dense:
-                    _, delta = read_varlong(data, start + 1)
-                    claimed = header.base_offset + read_varint(data, delta)[0]
-                    offset = min(max(claimed, offset), last_offset - left + 1)  # the records that follow need offsets
+                    _, delta_pos = read_varlong(data, start + 1)
+                    offset = header.offset_within(read_varint(data, delta_pos)[0], next_offset, left)
                 if offset >= first:
                     if _contains(data, start, length, text):
                         work -= self._decode(offset, start, end, matches)

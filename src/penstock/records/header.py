@@ -69,6 +69,18 @@ class BatchHeader(NamedTuple):
         return self.base_offset + self.last_offset_delta + 1
 
     @property
+    def is_dense(self) -> bool:
+        """True if each offset of the batch has a record. Then the records' own offset fields say nothing new."""
+        return self.records_count == self.last_offset_delta + 1
+
+    def offset_within(self, delta: int, next_offset: int, left: int) -> int:
+        """Returns the offset of a record with this offset field, in the range of the batch, whatever the field says.
+
+        The result is at least `next_offset`, and `left` records, with this one, have offsets up to the last one.
+        """
+        return min(max(self.base_offset + delta, next_offset), self.last_offset - left + 1)
+
+    @property
     def compression(self) -> int:
         return self.attributes & COMPRESSION_MASK
 

@@ -131,24 +131,29 @@ def indexes_without_key(header: BatchHeader, data: bytes, limit: int) -> Slices[
 
 
 def record_times(header: BatchHeader, data: bytes) -> Iterator[list[tuple[int, int]]]:
-    """Yields lists of (offset, timestamp) of the unpacked records, at most `SLICE_RECORDS` per list."""
+    """Yields lists of (offset, timestamp) of the unpacked records, at most `SLICE_RECORDS` per list.
+
+    The offsets increase within the range of the batch, whatever its producer wrote.
+    """
     append_time = header.max_timestamp if header.log_append_time else None
-    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    base_timestamp, next_offset, dense = header.base_timestamp, header.base_offset, header.is_dense
     end = len(data)
     pos = 0
     count = header.records_count
     try:
         for first in range(0, count, SLICE_RECORDS):
             times: list[tuple[int, int]] = []
-            for _ in range(min(SLICE_RECORDS, count - first)):
+            for index in range(first, min(first + SLICE_RECORDS, count)):
                 length, pos = read_varint(data, pos)
                 record_end = pos + length
                 if length < 0 or record_end > end:
                     raise invalid(f"A record claims the impossible length {length} in a batch of {end} bytes.")
                 delta, pos = read_varlong(data, pos + 1)
-                offset, pos = read_varint(data, pos)
-                times.append((base_offset + offset, base_timestamp + delta if append_time is None else append_time))
-                pos = record_end
+                offset = next_offset
+                if not dense:
+                    offset = header.offset_within(read_varint(data, pos)[0], next_offset, count - index)
+                times.append((offset, base_timestamp + delta if append_time is None else append_time))
+                pos, next_offset = record_end, offset + 1
             yield times
     except IndexError:
         raise invalid("A record runs past the end of its batch.") from None

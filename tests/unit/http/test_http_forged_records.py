@@ -100,7 +100,7 @@ def test_pages_advance_and_number_the_records_if_a_producer_wrote_wrong_offsets(
 def test_a_batch_that_cannot_be_decoded_is_left_out_and_the_next_one_is_shown(broker: Broker, codec: Codec) -> None:
     topic = f"undecodable-{codec}"
     broker.create_topic(topic, 1)
-    append_batch(broker, topic, honest(b"good before"))
+    append_batch(broker, topic, build_batch([(NOW_MS - 1000, None, b"good before", ())]))
     append_batch(broker, topic, undecodable(codec))
     if codec:
         append_batch(broker, topic, damaged(codec))
@@ -111,6 +111,8 @@ def test_a_batch_that_cannot_be_decoded_is_left_out_and_the_next_one_is_shown(br
     assert page["next_offset"] == page["end_offset"]
     assert page["batches_left_out"] == len(page["problems"]) == left_out
     assert page["problems"][0].startswith("Offset 2 can't be shown: A record claims the impossible length -7")
+    by_time = ask(broker, "GET", RECORDS.format(topic) + f"&timestamp_ms={NOW_MS}").value
+    assert texts(by_time["records"]) == expected[1:]
     found = ended(broker, ask(broker, "POST", f"/v1/topics/{topic}/search", {"contains": "good"}))
     assert (found["state"], found["result"]["complete"]) == ("done", True)
     assert texts(found["result"]["records"]) == expected

@@ -85,6 +85,27 @@ def test_a_lookup_by_time_in_batches_with_false_max_timestamps_does_not_block_ot
     assert passes >= 100
 
 
+def test_lookup_by_time_points_to_a_batch_that_cannot_be_decoded_instead_of_failing() -> None:
+    log = new_log()
+    log.append_as_leader(build_batch([(NOW, b"k", None, ())]), leader_epoch=0, now_ms=NOW)
+    header = parse_header(build_batch([(NOW + 5, b"k", None, ())] * 2, compression=Codec.ZSTD))
+    for codec in Codec:
+        garbage = bytes(range(50))
+        batch = seal(header._replace(attributes=int(codec)), garbage) + garbage
+        first = log.log_end_offset
+        log.append_as_leader(batch, leader_epoch=0, now_ms=NOW)
+        _, found = passes_during(lambda: log.offset_for_timestamp(NOW + 1))
+        assert found is not None
+        assert (found.offset, found.timestamp) == (1, NOW + 5)
+        assert log.log_end_offset == first + 2
+    _, newest = passes_during(log.max_timestamp_offset)
+    assert newest is not None
+    assert newest.offset == 1
+    _, found = passes_during(lambda: log.offset_for_timestamp(NOW))
+    assert found is not None
+    assert found.offset == 0
+
+
 def test_an_append_to_a_compacted_topic_does_not_block_other_tasks() -> None:
     log = new_log(LogConfig(cleanup_policy=frozenset({"compact"})))
     passes, end = passes_during(appended(log, bomb()))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.records import lookup
-from penstock.records.build import build_batch
+from penstock.records.build import build_batch, encode_record, seal
 from penstock.records.compression import Codec
 from penstock.records.header import parse_header
 from penstock.records.lookup import TimedOffset
@@ -41,6 +41,17 @@ def test_the_first_record_at_or_after_a_timestamp_is_found(
     codec: Codec, timestamp: int, start: int, found: tuple[int, int]
 ) -> None:
     assert first_at_or_after(batch_of(TIMES, codec), timestamp, start) == found
+
+
+@pytest.mark.parametrize("spare", [0, 3])
+def test_offset_that_a_search_finds_is_in_the_range_of_the_batch_whatever_the_producer_wrote(spare: int) -> None:
+    payload = b"".join(encode_record(time, delta, None, b"v") for time, delta in ((0, 9), (1, -5), (2, 2**31 - 1)))
+    header = parse_header(batch_of([50, 51, 52]))._replace(last_offset_delta=2 + spare)
+    batch = seal(header, payload) + payload
+    found = [first_at_or_after(batch, 50 + number) for number in range(3)]
+    offsets = [each.offset for each in found if each is not None]
+    assert offsets == [100 + spare, 101 + spare, 102 + spare]
+    assert latest(batch) == (52, 102 + spare)
 
 
 def test_search_after_the_last_timestamp_or_offset_finds_no_record() -> None:

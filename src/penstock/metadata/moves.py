@@ -48,7 +48,7 @@ def drain(
 ) -> list[Move]:
     """Returns the moves of all replicas off the brokers in `leaving`, each to the most suitable other broker.
 
-    Only partitions with a replica on these brokers change, and only their leaderships are evened out.
+    Only partitions with a replica on these brokers change. Of these partitions, the leaderships are evened out too.
     """
     staying = {broker: rack for broker, rack in racks.items() if broker not in leaving}
     board = _Board(placement, staying, sizes)

@@ -115,8 +115,8 @@ def _ordered(part: int, after: int, lazy: bool) -> tuple[int, int]:
 
 
 class _Set:
-    """Holds a set of states. `following` caches the next set for each character read so far; None if no state is
-    left."""
+    """Holds a set of states. `following` caches, for each character read so far, the next set; None if that set is
+    empty."""
 
     __slots__ = ("accepts", "following", "states")
 

@@ -1,4 +1,4 @@
-"""Runs a node: makes its parts, starts them in order and stops them in reverse order.
+"""Runs a node: makes its parts, and starts and stops them in the right order.
 
 Start: lock directories and open logs → open listeners and serve the controllers' listener → join the quorum → register
 the broker with the bound addresses → wait until the image contains all earlier records → apply the image to partitions,

@@ -99,15 +99,13 @@ def test_long_simulated_run_has_the_same_trace_when_it_is_repeated() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30, 34))
 @pytest.mark.parametrize("nodes", [3, 5])
-def test_simulated_run_of_a_cluster_has_the_same_trace_for_each_additional_seed_when_repeated(
-    nodes: int, seed: int
-) -> None:
+def test_repeated_simulated_run_of_a_cluster_has_the_same_trace_with_additional_seeds(nodes: int, seed: int) -> None:
     assert digest(seed, 1, seconds=40, nodes=nodes) == digest(seed, 2, seconds=40, nodes=nodes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30, 40))
-def test_simulated_run_of_one_machine_has_the_same_trace_for_each_additional_seed_when_repeated(seed: int) -> None:
+def test_repeated_simulated_run_of_one_machine_has_the_same_trace_with_additional_seeds(seed: int) -> None:
     assert digest(seed, 1, seconds=40) == digest(seed, 2, seconds=40)
 
 

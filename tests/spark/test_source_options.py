@@ -118,7 +118,7 @@ def test_security_option_without_its_prefix_is_always_refused(name: str, compati
         parse_options(WHERE | {name: "SASL_SSL", "compatibility": compatibility})
 
 
-def test_misspelt_security_option_is_refused_even_with_the_behaviour_of_sparks_connector() -> None:
+def test_misspelt_security_option_is_refused_even_if_option_compatibility_is_kafka() -> None:
     misspelt = parse_options(WHERE | {"kafka.security.protocl": "SSL", "compatibility": "kafka"})
     with pytest.raises(SourceError, match=r"kafka\.security\.protocl has no effect"):
         connection_settings(misspelt)

@@ -168,7 +168,9 @@ def test_schema_in_ddl_is_passed_to_spark_unparsed() -> None:
     assert "`value` STRUCT<id LONG>, `topic` string" in found
 
 
-def test_schema_of_values_is_inferred_and_bad_records_are_sent_to_a_topic(penstock: Broker) -> None:
+def test_source_infers_the_schema_of_values_and_sends_bad_records_to_the_topic_in_option_value_bad(
+    penstock: Broker,
+) -> None:
     penstock.create_topics({"t": 2, "dead": 1})
     with penstock.client() as client, client.producer() as producer:
         for partition in (0, 1):

@@ -47,7 +47,7 @@ class LeaderHint(Protocol):
 
 
 class Endpoint(Protocol):
-    """Holds the address of a new leader. It comes with a leader hint, because the client may not know the node."""
+    """Holds the address of a new leader, from the same response as its LeaderHint (KIP-951)."""
 
     node_id: int
     host: str

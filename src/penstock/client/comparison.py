@@ -57,7 +57,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Holds a batch of a replica, or a record if the topic is compacted: the unit in which replicas are compared."""
+    """Holds the unit in which replicas are compared: a batch; for a compacted topic, a record."""
 
     first: int
     last: int

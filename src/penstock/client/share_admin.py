@@ -145,7 +145,7 @@ class ShareAdmin:
     async def drain(self, group: str, windows: Iterable[Window]) -> AsyncIterator[tuple[Window, Refusal | None]]:
         """Archives the records in flight of the partitions in `windows`.
 
-        Yields (entry of `windows`, refusal) for each partition; the refusal is None after success.
+        `windows` is the result of `windows_of`. Yields each of its entries with the refusal; None after success.
         """
         wanted = {(each["topic"], each["partition"]): each for each in windows}
         for place in await self._places(wanted):

@@ -59,7 +59,7 @@ class Caller:
 
     @property
     def user(self) -> str:
-        """Returns the name by which a user's limits are counted: the principal; with the address if it is anonymous."""
+        """Returns the key for limits per user: the principal; for an anonymous caller, also the host."""
         return f"{self.principal} at {self.host}" if self.principal == ANONYMOUS else self.principal
 
     def context(self, broker: Broker, api_key: int = DESCRIBE_CLUSTER, version: int = 0) -> RequestContext:

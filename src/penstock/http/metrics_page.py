@@ -42,7 +42,7 @@ async def families(view: View, pipelines: ReadPipelines, topics: frozenset[str] 
 
 
 class MetricsPage:
-    """Renders pages one at a time: however many clients ask for different topics, one page competes with requests."""
+    """Renders pages one at a time, so that many clients with different topics do not slow the node down."""
 
     def __init__(self, view: View, pipelines: ReadPipelines) -> None:
         self._view = view
@@ -70,7 +70,7 @@ class MetricsPage:
             page.cancel()
 
     def _existing(self, choice: str) -> frozenset[str]:
-        """Returns the chosen topics that exist, so that made-up names don't lead to further pages."""
+        """Returns the chosen topics that exist. Other names are dropped, so that they don't fill the cache of pages."""
         known = self._view.broker.metadata.image.topics
         return frozenset(name for name in choice.split(",") if name in known)
 

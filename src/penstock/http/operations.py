@@ -72,7 +72,7 @@ class Operation:
         return {**self.summary(), "result": dict(self.result), "notes": list(self.notes)}
 
     def drop_result(self) -> None:
-        """Frees the memory of the result. The operation says so."""
+        """Frees the memory of the result. Sets `result_dropped`, so that clients know it."""
         self.result, self.result_bytes, self.result_dropped = {}, 0, True
 
     def summary(self) -> dict[str, Any]:
@@ -123,7 +123,7 @@ class Operations:
         self._drop_old_results()
 
     def _drop_old_results(self) -> None:
-        """Drops the results of the oldest operations until the others fit into the limit. The last one is kept."""
+        """Drops the oldest results until all results of ended operations fit into the limit. Keeps the newest."""
         ended = [each for number, each in self._all.items() if number not in self._tasks and each.result]
         ended.sort(key=lambda each: each.ended_ms or 0)
         used = sum(each.result_bytes for each in ended)
@@ -169,7 +169,7 @@ class Operations:
 
 
 async def _memory_of(value: Any) -> int:
-    """Returns the bytes of memory that a JSON value takes, counted in small steps."""
+    """Returns the number of bytes of memory that a JSON value takes. Yields to the event loop while it counts."""
     size, count, left = 0, 0, [value]
     while left:
         await yield_between_slices(count)

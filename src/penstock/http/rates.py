@@ -24,7 +24,7 @@ class Sums(NamedTuple):
     size: int
 
     def rate_since(self, earlier: Sums | None, seconds: float) -> Rate | None:
-        """Returns the growth rates since earlier sums of the topic.
+        """Returns how fast the topic has grown since `earlier`, in records and bytes per second.
 
         Returns None if the topic is new, if its number of partitions has changed, or if its end offsets have gone back.
         """

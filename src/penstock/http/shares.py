@@ -30,11 +30,11 @@ class Shares:
 
     @property
     def count(self) -> int:
-        """Returns how many are in use by all users."""
+        """Returns how many resources, such as streams, all users have in use."""
         return self._taken.total()
 
     def take(self, user: str) -> None:
-        """Counts one more for the user. Raises LimitReachedError if a limit is reached."""
+        """Counts one more resource of the user, such as a stream. Raises LimitReachedError if a limit is reached."""
         if self._taken[user] >= self.of_user:
             sentence = f"{user} has {self.of_user} {self.name} on this node, its share: {self.remedy}."
             raise LimitReachedError(sentence, f"{self.name} of one user", self.of_user, of_user=True)

@@ -68,7 +68,7 @@ class Cached(Generic[T]):
         *,
         cancel_if_abandoned: bool = False,
     ) -> None:
-        """`cancel_if_abandoned` ends a computation whose requests have all been cancelled."""
+        """Creates an empty cache. With `cancel_if_abandoned`, cancels a computation when no request waits for it."""
         self._compute = compute
         self._keep_s = keep_s
         self._cancel_if_abandoned = cancel_if_abandoned

@@ -1,4 +1,4 @@
-"""Parses and checks the JSON bodies of requests; long bodies in a thread of their own, one at a time."""
+"""Parses and checks the JSON bodies of requests. A separate thread parses long bodies, one at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BodyReader:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def read(self, fields: Mapping[str, Field], body: bytes) -> dict[str, Any]:
-        """Returns the object in a body; an empty body is an empty object. Raises FieldError."""
+        """Parses and checks a body, and returns its fields; no fields for an empty body. Raises FieldError."""
         if len(body) <= SMALL_BYTES:
             return _read(fields, body)
         return await asyncio.get_running_loop().run_in_executor(self._thread, _read, fields, body)
@@ -38,8 +38,8 @@ def _read(fields: Mapping[str, Field], body: bytes) -> dict[str, Any]:
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the fields of a JSON object. Raises FieldError if a name comes twice: each reader could take another
-    value."""
+    """Returns the fields of a JSON object. Raises FieldError if a name occurs twice, because JSON parsers differ in
+    the value that they use."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:

@@ -36,10 +36,7 @@ class ShareDriver(ConsumerDriver):
         return group
 
     def share_beat(self, member: str, epoch: int, **fields: Any) -> ShareGroupHeartbeatResponse:
-        fields.setdefault("group_id", "g")
-        request = ShareGroupHeartbeatRequest(member_id=member, member_epoch=epoch, **fields)
-        caller = Caller("client", "/127.0.0.1", 1)
-        return self.run(lambda turn: share_requests.share_heartbeat(self.shard, turn, request, caller))
+        return share_beat(self, member, epoch, **fields)
 
     def come(self, member: str, *topics: str) -> ShareGroupHeartbeatResponse:
         return self.share_beat(member, 0, subscribed_topic_names=list(topics or ("t",)))
@@ -56,3 +53,10 @@ def parts(response: ShareGroupHeartbeatResponse) -> dict[str, list[int]] | None:
     if response.assignment is None:
         return None
     return {each.topic_id.rstrip(b".").decode(): each.partitions for each in response.assignment.topic_partitions}
+
+
+def share_beat(driver: ConsumerDriver, member: str, epoch: int, **fields: Any) -> ShareGroupHeartbeatResponse:
+    fields.setdefault("group_id", "g")
+    request = ShareGroupHeartbeatRequest(member_id=member, member_epoch=epoch, **fields)
+    caller = Caller("client", "/127.0.0.1", 1)
+    return driver.run(lambda turn: share_requests.share_heartbeat(driver.shard, turn, request, caller))

@@ -118,7 +118,7 @@ def test_task_attempt_writes_no_rows_if_the_commit_of_its_batch_is_already_decid
     assert sorted(committed_rows(broker, topic)) == sorted(BATCHES[0])
 
 
-def test_task_attempt_after_the_commit_decision_does_not_end_transactions_to_be_committed(
+def test_task_attempt_that_starts_after_the_commit_decision_does_not_end_prepared_transactions(
     broker: Broker, topic: str
 ) -> None:
     query = Query(broker, topic)

@@ -116,7 +116,7 @@ class _Keys:
 def _key_columns(table: Any, fields: Sequence[str]) -> list[str]:
     """Returns the columns of the key fields. Raises SourceError if a key field has no column.
 
-    If a column is missing but the batch has only null and bad values, returns an empty list instead: then no row of the
+    A batch with only null and bad values may lack these columns. Then returns an empty list, so that no row of the
     batch replaces another row.
     """
     from pyspark.sql import functions as f

@@ -62,7 +62,7 @@ class ValueDecoder:
         if self._value.bad == "fail" and len(bad):
             offset = columns["offset"][int(bad[0])].as_py()
             reason = _by_row(reasons)[0]
-            raise SourceError(f"The value at offset {offset} is not {self._value.format} of this schema: {reason}")
+            raise SourceError(f"The value at offset {offset} is not {self._value.format} with this schema: {reason}")
         if not len(bad):
             found |= {BAD_VALUE: pa.nulls(len(raw), pa.binary()), BAD_REASON: pa.nulls(len(raw), pa.string())}
             return found
@@ -149,11 +149,10 @@ def _joined(values: Column) -> Any:
 
 
 def read_json(values: Column, wanted: Any) -> Any:
-    """Returns a table with a row for each JSON object. Raises ValueError if a value does not look like one object.
+    """Parses JSON values and returns a table with a row for each object. Raises ValueError if a value is no object.
 
-    The caller compares the number of rows with the number of values. If they are equal, each value is exactly one
-    object: every value gives at least one row, and a value with two objects would give an additional row. An object
-    can't continue in the next value, because each value begins with a new object.
+    A value with two objects gives two rows. So the caller has to check that the table has as many rows as there are
+    values.
     """
     from pyarrow import json as arrow_json
 

@@ -319,6 +319,7 @@ class HttpConnection(asyncio.Protocol):
         self._write(self._head(response, ("Content-Length", str(size))))
         for start in range(0, size, PART_BYTES):
             self._left = size - start
+            await asyncio.sleep(0)  # the system may take many parts at once: others have their turn between two of them
             await self._all_sent()
             self._left = max(0, size - start - PART_BYTES)
             self._write(self._http.send(h11.Data(data=response.body[start : start + PART_BYTES])))

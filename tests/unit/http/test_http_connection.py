@@ -324,6 +324,35 @@ def test_request_gets_503_if_other_connections_of_its_address_leave_too_many_byt
     asyncio.run(scenario())
 
 
+def test_other_tasks_run_between_two_parts_of_a_long_answer_that_its_reader_takes_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passes = 0
+    written: list[tuple[int, int]] = []
+    write = connections.HttpConnection._write
+
+    def noted(connection: connections.HttpConnection, data: bytes | None) -> None:
+        written.append((passes, len(data or b"")))
+        write(connection, data)
+
+    async def count() -> None:
+        nonlocal passes
+        while True:
+            passes += 1
+            await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        counting = asyncio.ensure_future(count())
+        async with serving(Site(endless)) as (_, port):
+            assert body(await ask(port, get("/endless"))) == ENDLESS
+        counting.cancel()
+
+    monkeypatch.setattr(connections.HttpConnection, "_write", noted)
+    asyncio.run(scenario())
+    parts = [at for at, size in written if size >= connections.PART_BYTES]
+    assert len(parts) == len(set(parts)) == len(ENDLESS) // connections.PART_BYTES
+
+
 def test_http_connection_buffers_only_one_part_of_a_long_answer_for_a_client_that_does_not_read() -> None:
     async def scenario() -> None:
         async with serving(Site(endless)) as (server, port):

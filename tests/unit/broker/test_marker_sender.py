@@ -245,6 +245,19 @@ def test_marker_is_not_retried_if_the_partition_knows_a_newer_coordinator_epoch(
     run(scenario)
 
 
+def test_no_further_marker_is_sent_once_a_partition_knows_a_newer_coordinator_epoch() -> None:
+    async def scenario() -> None:
+        world = World({("t", 0): HERE, ("t", 1): 2, ("t", 2): -1}, refusals=[ErrorCode.TRANSACTION_COORDINATOR_FENCED])
+        world.send(("t", 0), ("t", 1), ("t", 2))
+        await asyncio.gather(*world.tasks)
+        world.leaders["t", 2] = 2
+        world.sender.image_changed()
+        await asyncio.gather(*world.tasks)
+        assert not world.asked
+
+    run(scenario)
+
+
 def test_a_partition_that_already_ended_the_transaction_gets_no_further_marker() -> None:
     async def scenario() -> None:
         world = World({("t", 0): 2}, scripts={2: [{0: ErrorCode.INVALID_PRODUCER_EPOCH}]})

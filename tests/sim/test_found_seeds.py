@@ -162,6 +162,27 @@ FOUND = [
         aimed=True,
         later_actors=True,
     ),
+    Found(
+        "a node with old metadata accused a node that knew a later leader epoch",
+        *(60216, "guard", 15),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
+    Found(
+        "a replica was compared below the log start of a new leader, and a release without an answer was ignored",
+        *(60203, "expiry", 15),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
+    Found(
+        "an acks=1 write to a stopping machine that still led was taken for kept",
+        *(60437, "crash", 15),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
 ]
 
 

@@ -30,6 +30,11 @@ class Node:
         self.address = address
 
 
+def consumer_request(who: str, epoch: int, owned: list[int]) -> ConsumerGroupHeartbeatRequest:
+    own = [TopicPartitions(topic_id=TOPIC, partitions=owned)]
+    return ConsumerGroupHeartbeatRequest(group_id="g", member_id=who, member_epoch=epoch, topic_partitions=own)
+
+
 class Told:
     """Sends assignments to members, one answer per second."""
 
@@ -57,14 +62,16 @@ class Told:
         node: str = "n1",
         joins: bool = False,
     ) -> None:
-        own = [TopicPartitions(topic_id=TOPIC, partitions=owned)]
-        request = ConsumerGroupHeartbeatRequest(
-            group_id="g", member_id=who, member_epoch=0 if joins else epoch, topic_partitions=own
-        )
+        request = consumer_request(who, 0 if joins else epoch, owned)
         answer = ConsumerGroupHeartbeatResponse(member_id=who, member_epoch=epoch)
         if told is not None:
             answer.assignment = Assignment(topic_partitions=[TopicPartitions(topic_id=TOPIC, partitions=told)])
         self.ask(request, answer, node)
+
+    def lose(self, who: str, epoch: int, owned: list[int]) -> None:
+        """Sends a heartbeat that gets no answer."""
+        self.ownership._asked(cast(BrokerConnection, Node("n1")), consumer_request(who, epoch, owned))
+        self.time += 1
 
     def tasks(
         self, who: str, epoch: int, owned: list[int], told: list[int] | None, standbys: tuple[int, ...] = ()
@@ -114,6 +121,26 @@ def test_member_that_joins_again_after_its_session_expired_no_longer_holds_its_p
     told.heartbeat("b", 2, [], [1], joins=True)
     told.heartbeat("a", 3, [], [], joins=True)
     assert told.broken == []
+
+
+def test_release_reported_in_a_heartbeat_without_an_answer_counts_as_a_release() -> None:
+    told = Told()
+    told.heartbeat("a", 1, [], [0, 1])
+    told.heartbeat("a", 1, [0, 1], [0])
+    told.lose("a", 1, [0])
+    told.heartbeat("b", 2, [], [1])
+    told.heartbeat("a", 2, [0], None)
+    assert told.broken == []
+
+
+def test_partition_assigned_again_after_an_unanswered_release_is_held_again() -> None:
+    told = Told()
+    told.heartbeat("a", 1, [], [0, 1])
+    told.lose("a", 1, [0])
+    told.heartbeat("a", 2, [0], [0, 1])
+    told.heartbeat("b", 2, [], [1])
+    told.heartbeat("a", 3, [0, 1], None)
+    assert told.broken == ["one owner per epoch", "one owner at a time"]
 
 
 def test_check_ignores_answers_of_an_old_coordinator_that_was_replaced() -> None:

@@ -108,7 +108,8 @@ class Guard:
         await self.repairs.repair(key, examination)
 
     def _claimed(self, key: Key, finding: Finding) -> None:
-        self.report(finding)
+        if finding.kind is not Kind.EPOCH:  # this node's metadata may be old: only the controller knows the last epoch
+            self.report(finding)
         if finding.accused != NOBODY and self.suspicions.add(finding.accused, *key, finding.offset):
             self._beat_now()
 

@@ -65,6 +65,8 @@ class _Holdings:
     by_epoch: dict[tuple[int, Owned], str] = field(default_factory=dict)
     held: dict[str, dict[Owned, _Given]] = field(default_factory=dict)
     """Member → partition → when the member was told that it owns the partition."""
+    released: dict[str, set[Owned]] = field(default_factory=dict)
+    """Member → partitions that it held and that a request of it, answered or not, no longer reported."""
 
 
 class _Beat(NamedTuple):
@@ -147,9 +149,11 @@ class GroupOwnership:
         began, coordinator = self._now(), str(connection.address)
         match message:
             case ConsumerGroupHeartbeatRequest():
-                return lambda answer: self._heartbeat(_consumer_beat(message, answer), began, coordinator)
+                earlier = self._release(_consumer_beat(message, ConsumerGroupHeartbeatResponse()))
+                return lambda answer: self._heartbeat(_consumer_beat(message, answer), earlier, began, coordinator)
             case StreamsGroupHeartbeatRequest():
-                return lambda answer: self._heartbeat(_streams_beat(message, answer), began, coordinator)
+                earlier = self._release(_streams_beat(message, StreamsGroupHeartbeatResponse()))
+                return lambda answer: self._heartbeat(_streams_beat(message, answer), earlier, began, coordinator)
             case SyncGroupRequest():
                 return lambda answer: self._synced(message, answer)
             case DeleteGroupsRequest():
@@ -163,13 +167,26 @@ class GroupOwnership:
         who = request.group_instance_id or request.member_id
         self._told(request.group_id, request.generation_id, who, classic_assignment(answer.assignment))
 
-    def _heartbeat(self, told: _Beat, began: float, coordinator: str) -> None:
+    def _release(self, sent: _Beat) -> frozenset[Owned]:
+        """Notes the partitions that a heartbeat no longer reports. Returns those that earlier heartbeats had released.
+
+        The coordinator may have stored such a release although its answer was lost.
+        """
+        group = self._groups.setdefault(sent.group_id, _Holdings())
+        released = group.released.setdefault(sent.who, set())
+        earlier = frozenset(released)
+        if sent.reported is not None:
+            released |= group.held.get(sent.who, {}).keys() - sent.reported
+        return earlier
+
+    def _heartbeat(self, told: _Beat, released: frozenset[Owned], began: float, coordinator: str) -> None:
         group = self._groups.setdefault(told.group_id, _Holdings())
         who = told.who
         if told.error_code or told.epoch <= 0:
             group.held.pop(who, None)
+            group.released.pop(who, None)
             return
-        before = group.held.get(who, {})
+        before = {each: since for each, since in group.held.get(who, {}).items() if each not in released}
         given = _Given(began, self._now(), coordinator)
         # A member that joins again may have lost its partitions, without knowing it, when its session expired.
         for partition, since in () if told.joins else before.items():
@@ -181,6 +198,7 @@ class GroupOwnership:
         if told.assigned is not None:
             self._told(told.group_id, told.epoch, who, told.assigned)
             kept = {**kept, **{partition: before.get(partition, given) for partition in told.assigned}}
+            group.released.get(who, set()).difference_update(told.assigned)
         group.held[who] = kept
 
     def _told(self, group_id: str, epoch: int, who: str, partitions: Sequence[Owned]) -> None:

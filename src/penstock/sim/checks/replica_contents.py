@@ -179,12 +179,16 @@ class ReplicaContents:
 
     def start_moved(self, log: Log, *_: object) -> None:
         key = (log.topic_id, log.partition)
-        known = self.partitions.get(key)
-        machine = self._machine_of(log) if known is not None else None
+        machine = self._machine_of(log) if key in self.partitions else None
         partition = hosted(machine, key) if machine is not None else None
-        if known is None or partition is None or not partition.is_leader:
-            return
-        if partition.image.leader_epoch >= max(known.ends, default=0):  # not a leader that was replaced
+        if partition is not None and partition.is_leader:
+            self._start_at(key, partition, log)
+
+    def _start_at(self, key: Key, leader: Partition, log: Log) -> None:
+        """Notes the offset at which a leader's log starts. No replica is compared below it: clients can't read there,
+        and followers delete their records there."""
+        known = self.partitions[key]
+        if leader.image.leader_epoch >= max(known.ends, default=0):  # not a leader that was replaced
             known.start = max(known.start, log.log_start_offset)
 
     def role_taken(self, partition: Partition, *_: object) -> None:
@@ -197,6 +201,7 @@ class ReplicaContents:
         if known is None or machine is None:
             return
         log, epoch = partition.log, partition.image.leader_epoch
+        self._start_at(key, partition, log)
         self._elected_unclean(machine, key, partition)
         end = known.end_before(epoch)
         cursor = self._cursor(machine, key, log)

@@ -107,6 +107,7 @@ class Watcher:
         #: The replicas at the last look, and the excuses at that time.
         self._seen: dict[Key, list[_ReplicaState]] = {}
         self._excused: tuple[object, ...] = ()
+        self._stopping_leaders: dict[TopicPartition, int] = {}
         self._reported: set[tuple[str, Key]] = set()
 
     def _broken(self, rule: str, key: Key, what: str) -> None:
@@ -255,7 +256,8 @@ class Watcher:
                         machine, partition, partition.image, isr, log.high_watermark, log.log_end_offset
                     )
                     hosted.setdefault((partition.topic_id, partition.index), []).append(seen)
-        excused = (tuple(excuses.lost), len(excuses.damaged))
+        self._stopping_leaders = self._leaders_on_stopping_machines()
+        excused = (tuple(excuses.lost), len(excuses.damaged), self._stopping_leaders)
         before = self._seen if excused == self._excused else {}
         self._seen, self._excused = hosted, excused
         for key, replicas in hosted.items():
@@ -280,12 +282,28 @@ class Watcher:
         leader may still accept writes."""
         name = (replicas[0].partition.topic, replicas[0].partition.index)
         newest = self.leaderships[name][-1] if name in self.leaderships else None
-        if newest is not None and all(
-            (each.image.leader, each.image.leader_epoch) == (newest.leader, newest.epoch) for each in replicas
+        if (
+            newest is not None
+            and self._stopping_leaders.get(name, newest.epoch) == newest.epoch
+            and all((each.image.leader, each.image.leader_epoch) == (newest.leader, newest.epoch) for each in replicas)
         ):
             self.one_leader_since.setdefault(name, self._now())
         else:
             self.one_leader_since.pop(name, None)
+
+    def _leaders_on_stopping_machines(self) -> dict[TopicPartition, int]:
+        """Returns the lowest epoch in which a stopping machine still leads each partition. Such a machine accepts
+        writes until it has stopped, also after another leader was elected."""
+        found: dict[TopicPartition, int] = {}
+        for machine in self._machines:
+            if machine.state is not State.STOPPING or machine.broker is None or not machine.holds_partitions:
+                continue
+            for partition in machine.broker.partitions:
+                if partition.leading is not None:
+                    name = (partition.topic, partition.index)
+                    epoch = partition.image.leader_epoch
+                    found[name] = min(epoch, found.get(name, epoch))
+        return found
 
     def _enough(self, key: Key, machine: Machine, partition: Partition) -> None:
         """Checks that a partition whose ISR is smaller than min.insync.replicas does not advance its high watermark."""

@@ -4,6 +4,7 @@ All requests are Kafka's own, so any Kafka cluster can be managed. Each call is 
 the first refused item. A partition is written as (topic, partition).
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,6 +62,8 @@ from penstock.protocol.messages.api_80_add_raft_voter import AddRaftVoterRequest
 from penstock.protocol.messages.api_81_remove_raft_voter import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 from penstock.protocol.vocabulary import DEBUGGING_REPLICA, LATEST, METADATA_TOPIC, ResourceType, TopicPartition
 
+#: Partitions of one reassignment or election: a request for more would hold the controller's event loop for too long.
+PARTITIONS_AT_ONCE = 1_000
 PREFERRED = 0
 UNCLEAN = 1
 # The preferred leader leads already: the election has succeeded.
@@ -192,6 +195,24 @@ class ClusterAdmin:
 
         None instead of replicas cancels the partition's reassignment.
         """
+        partitions = list(wanted)
+        answers = []
+        for start in range(0, len(partitions), PARTITIONS_AT_ONCE):
+            some = partitions[start : start + PARTITIONS_AT_ONCE]
+            answers.append(await self._reassign({each: wanted[each] for each in some}))
+            await asyncio.sleep(0)  # a controller in the same process may answer without a pause
+        over = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        for answer in answers:
+            _refused("The reassignment", answer.error_code, answer.error_message)
+            for topic in answer.responses:
+                for part in topic.partitions:
+                    if part.error_code == over and wanted.get((topic.name, part.partition_index)) is None:
+                        continue  # the reassignment had finished before it could be cancelled
+                    _refused(f"{topic.name}-{part.partition_index}", part.error_code, part.error_message)
+
+    async def _reassign(
+        self, wanted: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> AlterPartitionReassignmentsResponse:
         topics: dict[str, ReassignableTopic] = {}
         for (name, index), replicas in wanted.items():
             each = ReassignablePartition(
@@ -200,13 +221,7 @@ class ClusterAdmin:
             topics.setdefault(name, ReassignableTopic(name=name, partitions=[])).partitions.append(each)
         request = AlterPartitionReassignmentsRequest(topics=list(topics.values()), timeout_ms=self._timeout_ms)
         answer: AlterPartitionReassignmentsResponse = await self._client.request(request)
-        _refused("The reassignment", answer.error_code, answer.error_message)
-        over = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
-        for topic in answer.responses:
-            for part in topic.partitions:
-                if part.error_code == over and wanted.get((topic.name, part.partition_index)) is None:
-                    continue  # the reassignment had finished before it could be cancelled
-                _refused(f"{topic.name}-{part.partition_index}", part.error_code, part.error_message)
+        return answer
 
     async def reassignments(self) -> dict[TopicPartition, Reassignment]:
         """Returns all reassignments in progress."""
@@ -228,13 +243,24 @@ class ClusterAdmin:
 
         Returns the error codes of partitions that failed. ELECTION_NOT_NEEDED does not count as a failure.
         """
-        topics: dict[str, TopicPartitions] | None = None if partitions is None else {}
+        if partitions is None:
+            return await self._elect_leaders(None, kind)
+        asked = list(partitions)
+        failed: dict[TopicPartition, ErrorCode] = {}
+        for start in range(0, len(asked), PARTITIONS_AT_ONCE):
+            failed |= await self._elect_leaders(asked[start : start + PARTITIONS_AT_ONCE], kind)
+            await asyncio.sleep(0)  # a controller in the same process may answer without a pause
+        return failed
+
+    async def _elect_leaders(
+        self, partitions: Sequence[TopicPartition] | None, kind: int
+    ) -> dict[TopicPartition, ErrorCode]:
+        topics: dict[str, TopicPartitions] = {}
         for name, index in partitions or ():
-            assert topics is not None
             topics.setdefault(name, TopicPartitions(topic=name, partitions=[])).partitions.append(index)
         request = ElectLeadersRequest(
             election_type=kind,
-            topic_partitions=None if topics is None else list(topics.values()),
+            topic_partitions=None if partitions is None else list(topics.values()),
             timeout_ms=self._timeout_ms,
         )
         answer: ElectLeadersResponse = await self._client.request(request)

@@ -86,6 +86,7 @@ class Site:
             self._facts_and_overview,
             self._events.get,
             self._pipelines.get,
+            self._aside,
             self._operations,
             Streams(),
             self._decoder,

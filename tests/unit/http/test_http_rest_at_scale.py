@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
-from rest_harness import ask
+from rest_harness import ask, ended
 
 from loop_steps import asyncio_loop, cpu_of_callbacks, lines_of_callbacks
 from penstock.http import view
@@ -57,9 +58,40 @@ def walk(broker: Broker, path: str) -> None:
     assert ask(broker, "GET", path).status in (200, 409 if "acls" in path else 200)
 
 
+def changes_of(scale: Scale) -> dict[str, tuple[str, Any]]:
+    """Returns the path and the body of changes that concern all partitions, by the name of their route.
+
+    They change nothing, or fail for each partition.
+    """
+    names = {f"topic-{number}": scale.partitions for number in range(scale.topics)} | {WIDE: scale.wide}
+    every = [{"topic": name, "partition": index} for name, count in names.items() for index in range(count)][:10_000]
+    return {
+        "reset_offsets": (f"/v1/groups/{EVERYTHING}/reset-offsets", {"earliest": True, "dry_run": True}),
+        "reset_share_offsets": (f"/v1/share-groups/{CREW}/reset-offsets", {"earliest": True, "dry_run": True}),
+        "force_election": ("/v1/cluster/force-election", {"partitions": every}),
+        "reassign": ("/v1/reassignments", {"partitions": every}),
+        "move_replicas": ("/v1/nodes/1/moves", {"replicas": [{**each, "directory": "/no"} for each in every]}),
+        "rebalance_cluster": ("/v1/cluster/rebalance", {"dry_run": True}),
+        "balance_directories": ("/v1/nodes/1/balance", {"dry_run": True}),
+        "trim_topic": (
+            f"/v1/topics/{WIDE}/trim",
+            {"partitions": [{"partition": index, "before": 0} for index in range(scale.wide)]},
+        ),
+    }
+
+
+def change(broker: Broker, scale: Scale, name: str) -> None:
+    path, body = changes_of(scale)[name]
+    answer = ask(broker, "POST", path, body)
+    assert answer.status in (200, 202)
+    if "operation" in answer.value:
+        ended(broker, answer)
+
+
 # --- a small share of the walk, by a count that depends on no clock
 
 SOME = Scale(topics=10, partitions=200, wide=1000, groups=50)
+CHANGED = sorted(changes_of(SOME))
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +107,16 @@ def test_rest_route_runs_a_limited_number_of_lines_per_callback_with_many_partit
     walk(some_partitions, path)  # compiles codecs, opens connections
     with lines_of_callbacks(some_partitions) as longest:
         walk(some_partitions, path)
+    assert longest.cost < STEP_MAX_LINES, longest.name
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_change_of_all_partitions_over_rest_runs_a_limited_number_of_lines_per_callback(
+    some_partitions: Broker, name: str
+) -> None:
+    change(some_partitions, SOME, name)
+    with lines_of_callbacks(some_partitions) as longest:
+        change(some_partitions, SOME, name)
     assert longest.cost < STEP_MAX_LINES, longest.name
 
 
@@ -109,11 +151,12 @@ def test_rest_answers_that_are_computed_in_many_callbacks_are_complete(some_part
 
 # --- the whole walk, in CPU time
 
+MANY = Scale(topics=75, partitions=100, wide=2500, groups=1000)
+
 
 @pytest.fixture(scope="module", params=[{}, AUTHORIZER], ids=["open", "authorizer"])
 def many_partitions(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    scale = Scale(topics=75, partitions=100, wide=2500, groups=1000)
-    with asyncio_loop(), broker_of(scale, request.param) as running:
+    with asyncio_loop(), broker_of(MANY, request.param) as running:
         yield running
 
 
@@ -123,10 +166,23 @@ def many_partitions(request: pytest.FixtureRequest) -> Iterator[Broker]:
 def test_no_rest_route_blocks_the_event_loop_for_20_ms_with_10000_partitions_and_1000_groups(
     many_partitions: Broker, path: str
 ) -> None:
+    _assert_short_steps(many_partitions, lambda: walk(many_partitions, path))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_collections")
+@pytest.mark.parametrize("name", CHANGED)
+def test_no_change_of_10000_partitions_over_rest_blocks_the_event_loop_for_20_ms(
+    many_partitions: Broker, name: str
+) -> None:
+    _assert_short_steps(many_partitions, lambda: change(many_partitions, MANY, name))
+
+
+def _assert_short_steps(broker: Broker, work: Callable[[], None]) -> None:
     figures = []
     for _ in range(5):  # the first one compiles codecs; a collection of garbage or another process may disturb some
-        with cpu_of_callbacks(many_partitions) as longest:
-            walk(many_partitions, path)
+        with cpu_of_callbacks(broker) as longest:
+            work()
         if longest.cost < STEP_MAX_S:
             return
         figures.append(longest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -105,23 +106,30 @@ async def reset_offsets(service: Service, call: Call) -> Any:
         raise Problem(400, f"Give exactly one of the fields {', '.join(TARGETS)}.")
     admin, group = GroupAdmin(await service.client()), call.path["group"]
     before = await admin.committed(group)
+    await asyncio.sleep(0)
     wanted = await _partitions(service, call, before)
     target = await _targets(admin, given[0], call.body[given[0]], wanted, before)
     dry = call.body.get("dry_run", False)
     refused = {} if dry else await admin.commit(group, target)
-    return {
-        "dry_run": dry,
-        "partitions": [
+    errors = {partition: code.name for partition, code in refused.items()}
+    return {"dry_run": dry, "partitions": await reset_rows(before, target, errors)}
+
+
+async def reset_rows(before: Offsets, target: Offsets, errors: Mapping[TopicPartition, str]) -> list[dict[str, Any]]:
+    """Returns a row for each partition of a reset, with its offset before and after, and the error that refused it."""
+    rows = []
+    for number, partition in enumerate(sorted(target)):
+        await yield_between_slices(number)
+        rows.append(
             {
-                "topic": topic,
-                "partition": index,
-                "before": before.get((topic, index)),
-                "after": offset,
-                "kafka_error": refused[topic, index].name if (topic, index) in refused else None,
+                "topic": partition[0],
+                "partition": partition[1],
+                "before": before.get(partition),
+                "after": target[partition],
+                "kafka_error": errors.get(partition),
             }
-            for (topic, index), offset in sorted(target.items())
-        ],
-    }
+        )
+    return rows
 
 
 async def _partitions(service: Service, call: Call, before: Offsets) -> list[TopicPartition]:
@@ -162,7 +170,12 @@ async def _targets(
         case _:
             found = await admin.offsets_at(wanted, value)
             chosen = {each: found[each] if found.get(each, -1) >= 0 else last[each] for each in last}
-    return {each: min(max(chosen[each], first[each]), last[each]) for each in last if each in first}
+    limited: Offsets = {}
+    for number, each in enumerate(last):
+        await yield_between_slices(number)
+        if each in first:
+            limited[each] = min(max(chosen[each], first[each]), last[each])
+    return limited
 
 
 GROUP = {"group": Field("string", "id of the group; write a slash as %2F")}

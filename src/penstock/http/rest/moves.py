@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from penstock.client.cluster_admin import ClusterAdmin
@@ -85,13 +86,17 @@ async def _begin(
     for name in topics:
         service.topic(name)
     try:
-        plan = plan_moves(facts, going, planner, topics, elect_all=elect_all, close=close)
+        plan = await service.aside(partial(plan_moves, facts, going, planner, topics, elect_all=elect_all, close=close))
     except PlanError as error:
         raise Problem(409, f"{error}.") from error
     dry = call.body.get("dry_run", False)
 
     async def work(operation: Operation) -> None:
-        shown = {"elections": len(plan.elected), "cordoned": plan.closing, "moves": plan.rows(facts)}
+        shown = {
+            "elections": len(plan.elected),
+            "cordoned": plan.closing,
+            "moves": await service.aside(plan.rows, facts),
+        }
         operation.result.update(dry_run=dry, **shown)
         if not dry:
             reopened = sorted(set(reopen) & facts.cordoned)
@@ -161,7 +166,7 @@ async def _begin_directories(
     cluster = ClusterAdmin(client)
 
     async def planned() -> list[NodeMove]:
-        return [(node, move) for move in plan(await cluster.holdings(node))]
+        return [(node, move) for move in await service.aside(plan, await cluster.holdings(node))]
 
     try:
         moves = await planned()

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.broker.limits.audit import OK
 from penstock.broker.requests.access_control import visible_topics
@@ -37,6 +37,14 @@ if TYPE_CHECKING:
     from penstock.log.cleaner import Cleaner
     from penstock.metadata.image import MetadataImage, TopicImage
 
+T = TypeVar("T")
+
+
+class Aside(Protocol):
+    """Runs long work in the one thread that all HTTP requests share, and returns its result."""
+
+    def __call__(self, work: Callable[..., T], *args: Any) -> Awaitable[T]: ...
+
 
 CATCH_UP_S, LOOK_AGAIN_S = 2.0, 0.01
 
@@ -49,6 +57,7 @@ class Service:
     state: Callable[[], Awaitable[tuple[Facts, Overview]]]
     events: Callable[[], Awaitable[EventRows]]
     pipelines: Callable[[], Awaitable[list[Pipeline]]]
+    aside: Aside
     operations: Operations
     streams: Streams
     decoder: RecordDecoder

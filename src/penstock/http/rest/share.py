@@ -10,7 +10,7 @@ from penstock.client.group_admin import GroupAdmin
 from penstock.client.share_admin import SHARE, Refusal, ShareAdmin, in_flight, is_idle, members_of, offset_rows
 from penstock.http.rest.cluster import PAGE, paged
 from penstock.http.rest.fields import Field, list_of
-from penstock.http.rest.groups import RESET_MAX, member_page, partitions_of_topics
+from penstock.http.rest.groups import RESET_MAX, member_page, partitions_of_topics, reset_rows
 from penstock.http.rest.problems import Problem
 from penstock.http.rest.routes import Call, Route
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -78,23 +78,12 @@ async def reset_share_offsets(service: Service, call: Call) -> Any:
     refused = {each.what: each for each in refusals}
     if group in refused:
         raise _refused(refused[group])
-    return {
-        "dry_run": dry,
-        "partitions": [
-            {
-                "topic": topic,
-                "partition": index,
-                "before": before.get((topic, index)),
-                "after": offset,
-                "kafka_error": _error_name(refused.get(f"{topic}-{index}")),
-            }
-            for (topic, index), offset in sorted(target.items())
-        ],
+    errors = {
+        (topic, index): ErrorCode(refused[f"{topic}-{index}"].code).name
+        for topic, index in (target if refused else ())
+        if f"{topic}-{index}" in refused
     }
-
-
-def _error_name(refusal: Refusal | None) -> str | None:
-    return None if refusal is None else ErrorCode(refusal.code).name
+    return {"dry_run": dry, "partitions": await reset_rows(before, target, errors)}
 
 
 def _refused(refusal: Refusal) -> KafkaError:

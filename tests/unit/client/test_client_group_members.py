@@ -1,4 +1,4 @@
-"""Assignments that the leader of a classic group wrote, which may contain anything."""
+"""Tests how assignments of classic group members are read. The group leader wrote them, and they may be malformed."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ class Topics:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 9])
-def test_assignment_of_a_classic_member_is_read_in_every_version(version: int) -> None:
+def test_assignment_of_a_classic_member_is_parsed_in_every_version(version: int) -> None:
     assert claims(written(version)) == [("orders", [2, 0, 7]), ("Zahlungen-ä", []), ("orders", [2, -1])]
 
 
-def test_assignment_of_a_protocol_other_than_consumer_is_not_read() -> None:
+def test_assignment_of_a_protocol_type_other_than_consumer_is_not_parsed() -> None:
     assert claims(written(0), "connect") == []
 
 
-def test_reading_of_an_assignment_ends_at_the_first_byte_that_cannot_be_read() -> None:
+def test_parser_of_assignments_returns_the_partitions_before_the_first_malformed_byte() -> None:
     whole = written(0)
     for length in range(len(whole)):
         assert len(claims(whole[:length])) <= 3
@@ -73,7 +73,7 @@ def test_reading_of_an_assignment_ends_at_the_first_byte_that_cannot_be_read() -
     assert claims(backwards) == [("a", [])]
 
 
-def test_members_are_described_with_the_partitions_that_exist() -> None:
+def test_description_of_a_group_member_contains_only_existing_partitions() -> None:
     client: Any = Topics("orders")
     named = [(BERT, claims_in("consumer", written(0))), (ANNA, [("orders", [1]), ("invented", [0])])]
     found = described(client, named)
@@ -83,7 +83,7 @@ def test_members_are_described_with_the_partitions_that_exist() -> None:
     assert not found.truncated
 
 
-def test_reading_of_assignments_ends_at_the_limit_of_a_member_and_of_the_group(
+def test_description_of_a_group_is_truncated_at_the_partition_limits_per_member_and_per_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(group_members, "MEMBER_ITEMS_MAX", 4)
@@ -98,7 +98,7 @@ def test_reading_of_assignments_ends_at_the_limit_of_a_member_and_of_the_group(
     assert both.truncated
 
 
-def test_number_of_topics_that_are_looked_up_for_a_group_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_description_of_a_group_looks_up_a_limited_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_members, "TOPICS_MAX", 3)
     monkeypatch.setattr(group_members, "TOPICS_AT_ONCE", 2)
     client: Any = Topics("t0", "t9")

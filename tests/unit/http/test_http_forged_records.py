@@ -1,5 +1,7 @@
-"""Records over REST from producers that write anything that a broker stores: wrong offsets, wrong lengths, a million
-headers. Pages, searches and live tails go on, and say what they left out."""
+"""Tests REST reads of malformed records: wrong offsets, wrong lengths and a million headers.
+
+Pages, searches and live tails continue after such records, and report which records they left out.
+"""
 
 from __future__ import annotations
 
@@ -44,20 +46,20 @@ def honest(*values: bytes) -> bytes:
 
 
 def undecodable(codec: Codec) -> bytes:
-    """Returns a batch of two records: the second one claims a wrong length."""
+    """Returns a batch of two records. The second record has an invalid length."""
     payload = encode_record(0, 0, None, b"good") + varint(-7) + bytes(20)
     return forged(payload, 2, codec)
 
 
 def damaged(codec: Codec) -> bytes:
-    """Returns a batch whose compressed bytes are not what its codec writes, with a right CRC."""
+    """Returns a batch with a valid CRC whose compressed bytes are damaged."""
     whole = build_batch([(NOW_MS, None, bytes(500), ())], compression=codec)
     payload = bytes(each ^ 0x5A for each in whole[HEADER_SIZE:])
     return seal(parse_header(whole), payload) + payload
 
 
 def pages(broker: Broker, topic: str, limit: int) -> Iterator[dict[str, Any]]:
-    """Reads a topic page by page, and checks that each page begins after the page before."""
+    """Reads a topic page by page, and checks that each page begins after the previous page."""
     offset = 0
     while True:
         answer = ask(broker, "GET", RECORDS.format(topic) + f"&limit={limit}&offset={offset}")
@@ -77,7 +79,7 @@ def texts(rows: list[dict[str, Any]]) -> list[str]:
 
 @pytest.mark.parametrize("deltas", [(0, 0, 0, 0), (3, 2, 1, 0), (9, 9, 9, 9), (-(2**31), 2**31 - 1, 5, -1)])
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_pages_advance_and_number_the_records_if_a_producer_wrote_wrong_offsets(
+def test_rest_pages_have_increasing_offsets_even_if_a_producer_wrote_wrong_offsets(
     broker: Broker, deltas: tuple[int, ...], codec: Codec
 ) -> None:
     topic = f"offsets-{codec}-{'-'.join(map(str, deltas))}".replace("--", "-m")
@@ -97,7 +99,9 @@ def test_pages_advance_and_number_the_records_if_a_producer_wrote_wrong_offsets(
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_a_batch_that_cannot_be_decoded_is_left_out_and_the_next_one_is_shown(broker: Broker, codec: Codec) -> None:
+def test_rest_pages_and_searches_omit_undecodable_batches_and_show_the_batches_after_them(
+    broker: Broker, codec: Codec
+) -> None:
     topic = f"undecodable-{codec}"
     broker.create_topic(topic, 1)
     append_batch(broker, topic, build_batch([(NOW_MS - 1000, None, b"good before", ())]))
@@ -120,7 +124,7 @@ def test_a_batch_that_cannot_be_decoded_is_left_out_and_the_next_one_is_shown(br
     assert found["result"]["problems"][0].startswith(f"{topic}-0: Offset 2 can't be shown: ")
 
 
-def test_live_tail_says_which_batch_it_left_out_and_goes_on(broker: Broker) -> None:
+def test_record_stream_reports_an_undecodable_batch_and_continues_with_the_next_batch(broker: Broker) -> None:
     broker.create_topic("tailed", 1)
     for batch in (undecodable(Codec.NONE), honest(b"after")):
         append_batch(broker, "tailed", batch)
@@ -140,7 +144,7 @@ def test_live_tail_says_which_batch_it_left_out_and_goes_on(broker: Broker) -> N
     assert events[2][1]["offset"] == 2
 
 
-def test_a_record_with_a_million_headers_is_shown_with_the_first_ones(broker: Broker) -> None:
+def test_rest_read_shows_only_the_first_headers_of_a_record_with_a_million_headers(broker: Broker) -> None:
     broker.create_topic("headers", 1)
     count = 1_000_000
     body = b"\0\0\0" + varint(-1) + varint(1) + b"v" + varint(count) + b"\0\1" * count
@@ -153,7 +157,7 @@ def test_a_record_with_a_million_headers_is_shown_with_the_first_ones(broker: Br
     assert short["headers_left_out"] == 0
 
 
-def test_long_texts_and_lists_are_encoded_as_the_same_json_as_short_ones() -> None:
+def test_json_encoder_returns_valid_json_for_long_strings_and_lists() -> None:
     long = 'ä"\\\n\0😀' * JSON_CHARACTERS
     value = {"text": long, "many": list(range(3 * JSON_ITEMS + 1)), "empty": {}, "rows": [Encoded(b'{"a":1}')] * 2}
     expected = value | {"rows": [{"a": 1}, {"a": 1}]}

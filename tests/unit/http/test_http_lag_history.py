@@ -46,7 +46,7 @@ def test_lag_history_of_a_group_returns_a_limited_number_of_samples_over_all_its
     assert (len(found), found[-1]) == (POINTS, (2 * POINTS - 1, 2))
 
 
-def test_a_group_with_too_many_topics_has_no_history_even_if_its_samples_came_in_parts() -> None:
+def test_lag_history_returns_no_samples_for_a_request_of_too_many_topics() -> None:
     history = LagHistory()
     for number in range(MAX_TOPICS + 1):
         history.add_sample("g", 1000, {f"t{number}": 1})

@@ -184,7 +184,7 @@ def test_metrics_page_has_a_series_for_each_partition_of_requested_topics(
         series(broker, "?partitions=" + "x" * 5000)
 
 
-def test_metrics_pages_of_different_topics_are_rendered_one_at_a_time_and_made_up_topics_share_a_page(
+def test_metrics_pages_are_rendered_one_at_a_time_and_requests_for_unknown_topics_share_a_page(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once, most, pages = 0, 0, []

@@ -1,4 +1,4 @@
-"""Operations that have ended: which of them are kept, and the memory of their results."""
+"""Tests which ended operations and results are kept, and how the memory of results is counted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def run(kept: Operations, *sizes: int) -> list[Operation]:
     return found
 
 
-def test_results_of_the_oldest_operations_are_dropped_when_all_results_are_too_large(
+def test_results_of_the_oldest_operations_are_dropped_at_the_memory_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(operations, "RESULTS_MAX_BYTES", 100 * KB)
@@ -43,14 +43,16 @@ def test_results_of_the_oldest_operations_are_dropped_when_all_results_are_too_l
     assert 40 * KB < third.result_bytes < 41 * KB
 
 
-def test_result_of_the_last_operation_is_kept_whatever_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_of_the_last_operation_is_kept_even_if_it_exceeds_the_memory_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(operations, "RESULTS_MAX_BYTES", 100 * KB)
     small, large = asyncio.run(run(Operations(lambda: 0), KB, 200 * KB))
     assert small.result_dropped
     assert large.result["records"]
 
 
-def test_result_of_a_cancelled_operation_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_of_a_cancelled_operation_counts_towards_the_memory_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operations, "RESULTS_MAX_BYTES", 100 * KB)
 
     async def endless(operation: Operation) -> None:
@@ -73,7 +75,7 @@ def test_result_of_a_cancelled_operation_counts_too(monkeypatch: pytest.MonkeyPa
     assert (cancelled.state, cancelled.result_dropped, later.result_dropped) == ("cancelled", True, False)
 
 
-def test_memory_of_a_long_result_is_counted_in_small_steps() -> None:
+def test_memory_of_a_long_operation_result_is_counted_in_many_event_loop_iterations() -> None:
     async def scenario() -> int:
         turns = 0
 

@@ -52,7 +52,7 @@ def test_failed_computation_of_a_cached_value_fails_all_waiting_requests_that_we
     asyncio.run(scenario())
 
 
-def test_computation_of_a_cached_value_that_no_request_waits_for_any_more_is_cancelled_if_asked_for() -> None:
+def test_computation_of_a_cached_value_is_cancelled_when_no_request_waits_for_it_any_more() -> None:
     async def scenario() -> None:
         running = 0
         go_on = asyncio.Event()

@@ -156,7 +156,9 @@ def test_a_broker_with_wrong_directories_or_features_is_refused(fields: dict[str
 
 
 @pytest.mark.parametrize("features", [{}, {METADATA_VERSION: DIRECTORIES_SINCE - 1}])
-def test_directories_of_a_broker_are_not_checked_below_their_metadata_version(features: dict[str, int]) -> None:
+def test_registration_without_directories_is_accepted_before_the_metadata_version_that_added_them(
+    features: dict[str, int],
+) -> None:
     image = replace(EMPTY_IMAGE, features=features)
     assert register_broker(image, registration(log_dirs=[])).reply == image.offset + 1
 

@@ -413,7 +413,7 @@ def test_number_of_records_of_one_alter_configs_request_is_bounded(monkeypatch: 
     assert (code, image.configs) == ("POLICY_VIOLATION", {})
 
 
-def test_append_and_subtract_take_every_item_of_a_list() -> None:
+def test_append_and_subtract_operations_apply_every_item_of_the_given_list() -> None:
     _, _, image = change(image_with(), TOPIC, "t", ("cleanup.policy", SET, "delete"))
     _, _, image = change(image, TOPIC, "t", ("cleanup.policy", SUBTRACT, "compact,delete"))
     assert image.configs[TOPIC, "t"]["cleanup.policy"] == ""
@@ -446,7 +446,7 @@ def test_broker_cordons_only_its_own_directories() -> None:
     assert refused(settings, elsewhere, kind=TOPIC) is None
 
 
-def test_broker_checks_its_listener_configs_as_they_are_after_the_change() -> None:
+def test_broker_validates_its_listener_configs_with_the_changes_applied() -> None:
     seen: list[dict[str, str]] = []
 
     def check_own(own: Mapping[str, str]) -> None:

@@ -227,13 +227,13 @@ def test_invalid_filters_of_describe_client_quotas_are_refused(filters: Filter, 
     assert (refused.value.code, refused.value.message) == (code, message)
 
 
-def test_quota_that_is_an_int_reaches_up_to_the_largest_int() -> None:
+def test_connection_rate_quota_is_refused_above_the_largest_int32() -> None:
     for rate, code in ((2.0**31 - 1, "NONE"), (2.0**31, "INVALID_REQUEST")):
         [(name, _)], _ = change(MetadataImage(), ([(IP, "1.2.3.4")], [("connection_creation_rate", rate)]))
         assert name == code
 
 
-def test_every_part_of_a_quota_entity_is_checked() -> None:
+def test_quota_change_is_refused_if_any_part_of_its_entity_is_invalid() -> None:
     entities: list[Named] = [[(CLIENT, "c"), ("planet", "mars")], [(CLIENT, "c"), (USER, "")]]
     for entity in entities:
         [(name, _)], _ = change(MetadataImage(), (entity, [(PRODUCE, 1.0)]))

@@ -49,7 +49,7 @@ def image_with(*wanted: AclImage) -> MetadataImage:
 
 
 def selecting(**fields: Any) -> delete.DeleteAclsFilter:
-    """Returns a filter that selects every ACL except for the given fields."""
+    """Returns a filter that matches every ACL with the given field values."""
     return delete.DeleteAclsFilter(
         **{
             "resource_type_filter": AclResource.ANY,
@@ -97,7 +97,7 @@ def test_each_acl_of_a_request_is_created_once() -> None:
         {"principal": "User:"},
     ],
 )
-def test_invalid_acl_is_refused_and_the_others_of_its_request_are_created(fields: dict[str, Any]) -> None:
+def test_invalid_acl_is_refused_and_the_valid_acls_of_the_request_are_created(fields: dict[str, Any]) -> None:
     codes, image = created(MetadataImage(), creation(ORDERS, **fields), creation(BOB))
     assert codes == [ErrorCode.INVALID_REQUEST, ErrorCode.NONE]
     assert list(image.acls.values()) == [BOB]
@@ -152,7 +152,7 @@ SELECTED: list[tuple[dict[str, Any], tuple[AclImage, ...]]] = [
 
 
 @pytest.mark.parametrize(("fields", "expected"), SELECTED)
-def test_filter_deletes_exactly_the_acls_that_it_selects(
+def test_acl_filter_deletes_exactly_the_acls_that_it_matches(
     fields: dict[str, Any], expected: tuple[AclImage, ...]
 ) -> None:
     image = image_with(*ALL)
@@ -181,7 +181,9 @@ def test_acl_that_two_filters_select_is_in_both_results_and_is_deleted_once() ->
         for number in (0, 77)
     ],
 )
-def test_filter_with_an_unknown_number_is_refused_and_the_other_filters_are_used(fields: dict[str, int]) -> None:
+def test_acl_filter_with_an_unknown_enum_value_is_refused_and_the_other_filters_are_applied(
+    fields: dict[str, int],
+) -> None:
     image = image_with(ORDERS)
     decision = delete_acls(image, delete.DeleteAclsRequest(filters=[selecting(**fields), selecting()]))
     refused, used = decision.reply.filter_results
@@ -189,7 +191,7 @@ def test_filter_with_an_unknown_number_is_refused_and_the_other_filters_are_used
     assert (used.error_code, len(used.matching_acls), len(decision.records)) == (0, 1, 1)
 
 
-def test_filters_that_need_too_many_comparisons_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_acl_filters_that_need_too_many_comparisons_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     image = image_with(*ALL)
     monkeypatch.setattr(acls, "MAX_COMPARISONS", 2 * len(ALL))
 

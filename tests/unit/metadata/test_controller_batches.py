@@ -66,7 +66,7 @@ def test_alter_partition_changes_every_partition_of_a_request() -> None:
     assert [part.isr for part in after(image, decision)] == [(1,)] * 4
 
 
-def test_every_replica_of_a_request_gets_its_directory() -> None:
+def test_assign_replicas_to_dirs_assigns_every_replica_of_the_request() -> None:
     image = image_of()
     asked = [
         assigning.DirectoryData(
@@ -83,7 +83,7 @@ def test_every_replica_of_a_request_gets_its_directory() -> None:
     assert [part.directory(1) for part in after(image, decision)] == [DISKS[2], DISKS[3]] * 2
 
 
-def test_every_replica_that_a_request_assigns_to_a_failed_directory_leaves_its_isr() -> None:
+def test_assign_replicas_to_dirs_removes_every_replica_in_a_failed_directory_from_its_isr() -> None:
     image, gone = image_of(), b"gone" * 4
     partitions = [assigning.PartitionData(partition_index=index) for index in BOTH]
     topics = [assigning.TopicData(topic_id=topic_id, partitions=partitions) for topic_id in IDS.values()]
@@ -93,7 +93,7 @@ def test_every_replica_that_a_request_assigns_to_a_failed_directory_leaves_its_i
     assert [part.isr for part in after(image, assign_replicas(image, request))] == [(2,)] * 4
 
 
-def test_every_partition_of_a_request_is_moved_and_listed() -> None:
+def test_alter_partition_reassignments_moves_every_partition_of_the_request() -> None:
     image = image_of()
     partitions = [moves.ReassignablePartition(partition_index=index, replicas=[1, 3]) for index in BOTH]
     topics = [moves.ReassignableTopic(name=name, partitions=partitions) for name in IDS]
@@ -106,19 +106,19 @@ def test_every_partition_of_a_request_is_moved_and_listed() -> None:
     assert [(topic.name, len(topic.partitions)) for topic in listed] == [("t", 2), ("u", 2)]
 
 
-def test_reassignment_without_topics_answers_without_topics() -> None:
+def test_alter_partition_reassignments_without_topics_gets_an_empty_response() -> None:
     decision = alter_reassignments(image_of(), moves.AlterPartitionReassignmentsRequest(topics=[]))
     assert (decision.records, decision.reply.responses, decision.reply.error_code) == ([], [], 0)
 
 
-def test_every_partition_of_a_request_gets_its_preferred_leader() -> None:
+def test_elect_leaders_elects_the_preferred_leader_of_every_partition_of_the_request() -> None:
     image = image_of()
     asked = [elections.TopicPartitions(topic=name, partitions=BOTH) for name in IDS]
     decision = elect_leaders(image, elections.ElectLeadersRequest(topic_partitions=asked))
     assert [part.leader for part in after(image, decision)] == [2] * 4
 
 
-def test_every_topic_of_a_request_gets_more_partitions() -> None:
+def test_create_partitions_adds_partitions_to_every_topic_of_the_request() -> None:
     image = image_of()
     topics = [CreatePartitionsTopic(name=name, count=3, assignments=None) for name in IDS]
     decision = create_partitions(image, CreatePartitionsRequest(topics=topics), Random(1))
@@ -133,7 +133,7 @@ def upgraded(image: MetadataImage) -> tuple[ErrorCode, str]:
 
 
 @pytest.mark.parametrize("late", [1, 2, 3])
-def test_feature_is_refused_if_any_broker_does_not_support_it(late: int) -> None:
+def test_feature_level_is_refused_if_any_broker_does_not_support_it(late: int) -> None:
     image = image_of()
     brokers = {
         number: replace(one, features=OLD if number == late else one.features) for number, one in image.brokers.items()
@@ -144,7 +144,7 @@ def test_feature_is_refused_if_any_broker_does_not_support_it(late: int) -> None
 
 
 @pytest.mark.parametrize("late", [7, 8])
-def test_feature_is_refused_if_any_controller_does_not_support_it(late: int) -> None:
+def test_feature_level_is_refused_if_any_controller_does_not_support_it(late: int) -> None:
     controllers = {
         number: ControllerImage(number, bytes(16), {}, features=OLD if number == late else dict(SUPPORTED_FEATURES))
         for number in (7, 8)
@@ -154,7 +154,7 @@ def test_feature_is_refused_if_any_controller_does_not_support_it(late: int) -> 
     assert f"Controller {late} supports levels 0 to 0" in message
 
 
-def test_feature_may_need_exactly_the_level_that_is_set() -> None:
+def test_feature_level_is_accepted_if_the_required_feature_has_exactly_the_required_level() -> None:
     asked = [FeatureUpdateKey(feature="eligible.leader.replicas.version", max_version_level=1, upgrade_type=1)]
     image = image_of(features={"metadata.version": 23})
     assert update_features(image, UpdateFeaturesRequest(feature_updates=asked), 1).reply.error_code == 0
@@ -171,7 +171,7 @@ def test_feature_may_need_exactly_the_level_that_is_set() -> None:
     ],
     ids=["new broker", "same incarnation", "clean shutdown", "ended", "late request"],
 )
-def test_new_incarnation_names_the_epoch_of_the_registered_one(
+def test_registration_of_a_new_incarnation_must_name_the_broker_epoch_of_the_registered_incarnation(
     broker_id: int, incarnation: bytes, previous: int, ended: int, missing: int | None
 ) -> None:
     registration = Registration(

@@ -258,7 +258,7 @@ def test_feature_level_is_refused_if_a_feature_that_it_requires_has_a_lower_leve
     assert decision.reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
 
 
-def test_feature_that_is_off_requires_nothing() -> None:
+def test_requirements_of_a_disabled_feature_do_not_block_the_update_of_another_feature() -> None:
     image = image_of(features={"metadata.version": 22})
     decision = update(image, ("group.version", 1, UP))
     assert (decision.reply.error_code, len(decision.records)) == (ErrorCode.NONE, 1)
@@ -330,7 +330,7 @@ def test_elect_leaders_for_all_partitions_covers_every_topic_and_reports_refusal
     ]
 
 
-def test_election_of_an_unknown_type_elects_nobody() -> None:
+def test_election_of_an_unknown_type_is_refused_and_changes_no_leader() -> None:
     image = image_of(partition("12", leader=2), brokers="12")
     asked = [TopicPartitions(topic="t", partitions=[0])]
     decision = elect_leaders(image, ElectLeadersRequest(election_type=5, topic_partitions=asked))
@@ -422,7 +422,9 @@ def test_reassignments_of_all_topics_are_listed() -> None:
 
 
 @pytest.mark.parametrize("unclean", ["true", "false"])
-def test_move_whose_new_replica_alone_is_in_sync_is_cancelled_only_if_losses_are_allowed(unclean: str) -> None:
+def test_reassignment_whose_only_in_sync_replica_is_new_can_be_cancelled_only_with_unclean_elections(
+    unclean: str,
+) -> None:
     moving = partition("321", "3", adding_replicas=(3,), removing_replicas=(1,))
     image = image_of(moving, configs={(2, "t"): {"unclean.leader.election.enable": unclean}})
     decision, result = move(image, None)
@@ -433,5 +435,5 @@ def test_move_whose_new_replica_alone_is_in_sync_is_cancelled_only_if_losses_are
     assert after.isr == ((2,) if allowed else (3,))
 
 
-def test_broker_may_register_without_features_before_the_cluster_has_any() -> None:
+def test_broker_without_features_is_registered_if_the_cluster_has_no_features() -> None:
     assert register_broker(EMPTY_IMAGE, Registration(1, bytes(16), ENDPOINTS, [ID], features={})).records

@@ -49,7 +49,7 @@ def altered(
     return results, apply(image, decision.records)
 
 
-def test_credentials_are_added_changed_and_deleted() -> None:
+def test_scram_credentials_are_added_changed_and_deleted() -> None:
     codes, image = altered(MetadataImage(), upsertion("ann"), upsertion("bob", SHA_512))
     assert codes == {"ann": ErrorCode.NONE, "bob": ErrorCode.NONE}
     assert set(image.scram_credentials) == {("ann", SHA_256), ("bob", SHA_512)}
@@ -59,7 +59,7 @@ def test_credentials_are_added_changed_and_deleted() -> None:
     assert image.scram_credentials["ann", SHA_256].salt == b"other"
 
 
-def test_user_who_is_named_twice_in_a_request_is_refused_and_keeps_the_credentials() -> None:
+def test_request_that_names_a_scram_user_twice_is_refused_for_this_user() -> None:
     _, image = altered(MetadataImage(), upsertion("ann"))
     codes, changed = altered(image, deletion("ann"), upsertion("ann", SHA_512), upsertion("ann"), upsertion("bob"))
     assert codes == {"ann": ErrorCode.DUPLICATE_RESOURCE, "bob": ErrorCode.NONE}
@@ -86,7 +86,7 @@ UNACCEPTABLE = ErrorCode.UNACCEPTABLE_CREDENTIAL
         (upsertion(password=bytes(LONGEST + 1)), UNACCEPTABLE),
     ],
 )
-def test_invalid_change_of_a_credential_is_refused(
+def test_invalid_change_of_a_scram_credential_is_refused(
     change: ScramCredentialUpsertion | ScramCredentialDeletion, code: ErrorCode
 ) -> None:
     codes, image = altered(MetadataImage(), change, upsertion("bob"))
@@ -103,11 +103,11 @@ def test_invalid_change_of_a_credential_is_refused(
         upsertion(password=bytes(LONGEST)),
     ],
 )
-def test_credential_at_a_limit_is_accepted(change: ScramCredentialUpsertion) -> None:
+def test_scram_credential_with_the_largest_allowed_values_is_accepted(change: ScramCredentialUpsertion) -> None:
     assert altered(MetadataImage(), change)[0] == {change.name: ErrorCode.NONE}
 
 
-def test_request_with_more_credentials_than_one_commit_holds_is_refused() -> None:
+def test_request_with_more_scram_credentials_than_one_commit_holds_is_refused() -> None:
     many = [deletion(f"u{number}") for number in range(MAX_RECORDS_PER_REQUEST)]
     codes, _ = altered(MetadataImage(), *many)
     assert set(codes.values()) == {ErrorCode.RESOURCE_NOT_FOUND}

@@ -55,7 +55,7 @@ def created(
 
 
 def renewed(image: MetadataImage, mac: bytes, period_ms: int, now_ms: int, requester: str = "User:ann") -> int:
-    """Returns the new time at which the token expires, which the answer and the image agree on."""
+    """Renews the token. Returns its new expiry time, which must be the same in the response and in the image."""
     request = RenewDelegationTokenRequest(hmac=mac, renew_period_ms=period_ms)
     decision = renew_token(image, request, RULES, requester, now_ms, TokenMacs(RULES.secret))
     [token] = apply(image, decision.records).delegation_tokens.values()
@@ -112,7 +112,7 @@ def refusal(**fields: object) -> ErrorCode:
     return refused.value.code
 
 
-def test_tokens_need_a_secret_a_metadata_version_and_user_principals() -> None:
+def test_token_creation_needs_a_secret_key_a_metadata_version_with_tokens_and_user_principals() -> None:
     old = MetadataImage(features={METADATA_VERSION: TOKENS_SINCE - 1})
     assert refusal(rules=RULES._replace(secret=None)) is ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
     assert refusal(image=old) is ErrorCode.UNSUPPORTED_VERSION
@@ -155,7 +155,7 @@ def test_only_owner_requester_and_renewers_may_renew_and_expire_a_token() -> Non
         assert refused.value.code is ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
 
 
-def test_unknown_token_is_not_found_and_an_expired_token_is_only_removed() -> None:
+def test_unknown_token_cannot_be_renewed_or_expired_and_an_expired_token_can_only_be_removed() -> None:
     answer, image = created()
     for act in (renewed, expired):
         with pytest.raises(KafkaError) as refused:

@@ -101,7 +101,7 @@ def test_eligible_leaders_of_very_many_partitions_are_cleared_with_one_record_pe
     assert eligible_after(image, min_isr(1, topic)) == {"t": [(), (), ()]}
 
 
-def test_eligible_leaders_of_as_many_partitions_as_one_request_changes_are_cleared_one_by_one(
+def test_eligible_leaders_of_a_limited_number_of_partitions_are_cleared_with_one_record_per_partition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(eligible_leaders, "MAX_RECORDS_PER_REQUEST", 3)

@@ -112,7 +112,7 @@ def test_eligible_leader_of_a_leaderless_partition_is_not_also_its_last_known_le
     assert summary(apply(image, records).topics["t"].partitions[0]) == "- /1/"
 
 
-def test_change_of_replicas_names_no_directories_below_their_metadata_version() -> None:
+def test_partition_change_record_has_no_directories_before_the_metadata_version_that_added_them() -> None:
     image = image_of(partition("12"), features={"metadata.version": DIRECTORIES_SINCE - 1})
     record = Change(image, image.topics["t"], 0, replicas=[1, 2, 3], adding=[3]).record()
     assert record is not None

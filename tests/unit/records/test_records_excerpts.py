@@ -1,4 +1,4 @@
-"""Excerpts of records are limited while they are read, and their offsets are in the range of their batch."""
+"""Tests the excerpts of records for REST: limits, offsets within the range of their batch, and text search."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def read(batch: bytes, wanted: Wanted | None = None) -> list[Excerpt]:
 
 @given(deltas=st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=20), spare=st.integers(0, 30))
 @settings(max_examples=examples(200), deadline=None)
-def test_offsets_increase_within_the_range_of_the_batch_whatever_the_producer_wrote(
+def test_excerpts_have_increasing_offsets_within_their_batch_whatever_offsets_the_producer_wrote(
     deltas: list[int], spare: int
 ) -> None:
     payload = b"".join(encode_record(0, delta, None, b"v") for delta in deltas)
@@ -48,7 +48,7 @@ def test_offsets_increase_within_the_range_of_the_batch_whatever_the_producer_wr
 
 @given(gaps=st.lists(st.integers(1, 9), min_size=1, max_size=20), spare=st.integers(0, 9))
 @settings(max_examples=examples(100), deadline=None)
-def test_offsets_of_a_compacted_batch_keep_their_gaps(gaps: list[int], spare: int) -> None:
+def test_excerpts_of_a_compacted_batch_keep_the_gaps_between_offsets(gaps: list[int], spare: int) -> None:
     offsets = [99 + sum(gaps[: number + 1]) for number in range(len(gaps))]
     batch = build_batch([Record(offset, 5, b"k", b"v") for offset in offsets], base_offset=100)
     header = parse_header(batch)
@@ -57,7 +57,7 @@ def test_offsets_of_a_compacted_batch_keep_their_gaps(gaps: list[int], spare: in
     assert [each.offset for each in read(longer)] == offsets
 
 
-def test_a_batch_with_more_records_than_offsets_is_refused() -> None:
+def test_excerpts_of_a_batch_with_more_records_than_offsets_are_refused() -> None:
     batch = forged(encode_record(0, 0, None, b"v") * 2, 2, last_offset_delta=0)
     with pytest.raises(KafkaError, match="claims 2 records for 1 offsets") as refused:
         read(batch)
@@ -65,7 +65,7 @@ def test_a_batch_with_more_records_than_offsets_is_refused() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_headers_beyond_the_limit_are_counted_and_not_decoded(codec: Codec) -> None:
+def test_excerpt_of_a_record_counts_headers_beyond_the_limit_without_decoding_them(codec: Codec) -> None:
     body = b"\0\0\0" + varint(-1) + varint(1) + b"v" + varint(1_000_000) + b"\0\1" * 10 + b"\xff" * 1_999_980
     batch = forged(varint(len(body)) + body, 1, codec)
     (found,) = read(batch, Wanted(record_bytes=MAX_BYTES, headers=10))
@@ -74,7 +74,7 @@ def test_headers_beyond_the_limit_are_counted_and_not_decoded(codec: Codec) -> N
     assert found.size == 1 + 1_999_980
 
 
-def test_a_record_that_is_too_long_is_left_out_with_its_size() -> None:
+def test_excerpt_of_a_record_that_is_too_long_has_its_size_but_no_content() -> None:
     batch = build_batch([(0, b"key", bytes(2000), (("h", bytes(500)),)), (0, b"key", b"short", ())])
     long, short = read(batch, Wanted(record_bytes=1000))
     assert (long.left_out, long.key, long.value, long.headers, long.headers_left_out) == (True, None, None, (), 1)
@@ -82,7 +82,7 @@ def test_a_record_that_is_too_long_is_left_out_with_its_size() -> None:
     assert (short.left_out, short.value) == (False, b"short")
 
 
-def test_steps_are_bounded_by_records_headers_and_bytes() -> None:
+def test_excerpts_are_read_a_limited_number_of_records_headers_and_bytes_at_a_time() -> None:
     headers = (("h", b"x"),) * 100
     cases = {
         build_batch([(0, None, b"v", ())] * STEP_WORK): STEP_WORK // (1 + DECODE_WORK),
@@ -95,20 +95,20 @@ def test_steps_are_bounded_by_records_headers_and_bytes() -> None:
         assert min(sizes[:-1]) > at_most // 2
 
 
-def test_records_that_are_not_wanted_are_passed_over_in_long_steps() -> None:
+def test_records_that_do_not_match_are_skipped_many_at_a_time() -> None:
     batch = build_batch([(0, None, b"v", ())] * (2 * STEP_WORK))
     for wanted in (Wanted(first=2 * STEP_WORK), Wanted(contains=b"nothing")):
         assert list(excerpt_steps(batch, wanted, MAX_BYTES)) == [([], STEP_WORK), ([], 2 * STEP_WORK)]
 
 
-def test_a_text_outside_of_key_and_value_is_not_found() -> None:
+def test_text_search_finds_only_text_within_a_key_or_within_a_value() -> None:
     batch = build_batch([(0, b"key", b"value", (("name", b"content"),))])
     for text in (b"name", b"content", b"y\x0av", b"keyvalue"):
         assert text in batch or text == b"keyvalue"
         assert read(batch, Wanted(contains=text)) == []
 
 
-def test_records_before_a_wrong_one_are_read() -> None:
+def test_excerpts_of_records_before_a_malformed_record_are_returned() -> None:
     payload = b"".join(encode_record(0, delta, None, b"v%d" % delta) for delta in range(3))
     for wrong in (varint(-5) + bytes(20), varint(300) + bytes(20), varint(7) + b"\0\0\6\1\1\2\1"):
         steps = excerpt_steps(forged(payload + wrong, 4), Wanted(), MAX_BYTES)
@@ -119,14 +119,14 @@ def test_records_before_a_wrong_one_are_read() -> None:
             next(steps)
 
 
-def test_bytes_after_the_last_record_are_refused_after_its_step() -> None:
+def test_excerpts_are_returned_before_an_error_about_bytes_after_the_last_record() -> None:
     steps = excerpt_steps(forged(encode_record(0, 0, None, b"v") + b"rest", 1), Wanted(), MAX_BYTES)
     assert len(next(steps)[0]) == 1
     with pytest.raises(KafkaError, match="4 bytes follow"):
         next(steps)
 
 
-def test_a_text_is_found_anywhere_in_a_long_value() -> None:
+def test_text_search_finds_text_anywhere_in_a_long_value() -> None:
     text = b"needle in a haystack"
     size = 3 * SEARCH_BYTES
     for at in (0, SEARCH_BYTES - 3, SEARCH_BYTES + len(text) - 1, 2 * SEARCH_BYTES + 5, size - len(text)):
@@ -136,13 +136,13 @@ def test_a_text_is_found_anywhere_in_a_long_value() -> None:
         assert [each.offset for each in read(batch, Wanted(contains=text))] == [0]
 
 
-def test_null_and_empty_fields_contain_only_the_empty_text() -> None:
+def test_text_search_does_not_find_text_in_null_or_empty_keys_and_values() -> None:
     batch = build_batch([(0, None, None, ()), (0, b"", b"", ()), (0, b"a", None, ())])
     assert [(each.key, each.value) for each in read(batch)] == [(None, None), (b"", b""), (b"a", None)]
     assert [each.offset for each in read(batch, Wanted(contains=b"a"))] == [2]
     assert [each.offset for each in read(batch, Wanted(first=1))] == [1, 2]
 
 
-def test_timestamps_that_do_not_fit_are_capped() -> None:
+def test_record_timestamp_beyond_int64_is_capped_in_the_excerpt() -> None:
     batch = forged(encode_record(2**62, 0, None, b"v"), 1, base_timestamp=2**63 - 1)
     assert [each.timestamp for each in read(batch)] == [2**63 - 1]

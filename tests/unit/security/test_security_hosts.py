@@ -1,4 +1,4 @@
-"""Hosts that are this machine."""
+"""Tests which host names and addresses count as this machine."""
 
 import pytest
 

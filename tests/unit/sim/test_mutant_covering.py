@@ -1,4 +1,4 @@
-"""Tests which tests a mutant gets: those that run its function, the most specific first, within a bound."""
+"""Tests which tests are run against a mutant: tests that call its function, the most specific tests first."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,26 +24,26 @@ def covering(early: Sequence[str] = ()) -> Covering:
     return Covering.of_files({OWN: learned(own, early=early), SCENARIOS: learned(scenarios)})
 
 
-def test_mutant_gets_the_tests_of_all_directories_that_run_its_function_and_the_most_specific_first() -> None:
+def test_mutant_is_tested_by_all_tests_that_call_its_function_and_the_most_specific_test_runs_first() -> None:
     assert covering().choose(MUTANT).tests == [f"{SCENARIOS}::narrow", f"{OWN}::wide"]
 
 
-def test_tests_of_a_mutant_end_at_the_bound_of_cpu_time_but_one_test_always_runs() -> None:
+def test_mutant_is_tested_within_a_limit_of_cpu_time_but_by_at_least_one_test() -> None:
     assert covering().choose(MUTANT, most_cpu_s=4.0).tests == [f"{SCENARIOS}::narrow", f"{OWN}::wide"]
     assert covering().choose(MUTANT, most_cpu_s=3.0).tests == [f"{SCENARIOS}::narrow"]
     assert covering().choose(MUTANT, most_cpu_s=0.0).tests == [f"{SCENARIOS}::narrow"]
 
 
-def test_test_that_fails_without_a_mutant_is_left_out() -> None:
+def test_mutant_is_not_tested_by_a_test_that_fails_without_the_mutant() -> None:
     assert covering().choose(MUTANT, left_out={f"{SCENARIOS}::narrow"}).tests == [f"{OWN}::wide"]
 
 
-def test_function_that_runs_at_an_import_gets_all_tests_of_its_package_too() -> None:
+def test_mutant_of_a_function_that_runs_at_import_is_tested_by_all_tests_of_its_package() -> None:
     tests = covering(early=[APPEND]).choose(MUTANT).tests
     assert tests == [f"{SCENARIOS}::narrow", f"{OWN}::wide", f"{OWN}::reads"]
 
 
-def test_digest_of_the_chosen_tests_changes_with_their_files() -> None:
+def test_digest_of_the_tests_for_a_mutant_changes_if_a_test_file_changes() -> None:
     before = covering().choose(MUTANT).digest
     files = covering().files
     changed = Covering.of_files({**files, OWN: files[OWN]._replace(digest="another")})
@@ -51,7 +51,7 @@ def test_digest_of_the_chosen_tests_changes_with_their_files() -> None:
 
 
 class Observer:
-    """Counts how often each test file is run, and returns one test that runs `Log.append`."""
+    """Notes which test files are run, and returns one test per file, which calls `Log.append`."""
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
@@ -69,7 +69,9 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_test_file_is_learned_again_only_after_a_change_of_the_file_its_data_or_the_code(repository: Path) -> None:
+def test_functions_that_a_test_file_calls_are_recorded_again_only_if_the_file_its_data_or_the_code_changed(
+    repository: Path,
+) -> None:
     cache, observer = repository / "mutants.tests.json", Observer()
     first = learn(repository, cache, observer, "state")
     assert observer.asked == [[OWN], [SCENARIOS]]
@@ -85,7 +87,7 @@ def test_test_file_is_learned_again_only_after_a_change_of_the_file_its_data_or_
     assert observer.asked[4:] == [[OWN], [SCENARIOS]]
 
 
-def test_learning_that_was_interrupted_continues_with_the_next_directory(repository: Path) -> None:
+def test_interrupted_recording_of_called_functions_continues_with_the_next_directory(repository: Path) -> None:
     cache, observer = repository / "mutants.tests.json", Observer()
 
     def interrupted(files: Sequence[str]) -> dict[str, Learned]:

@@ -38,7 +38,7 @@ def test_earlier_deadline_replaces_the_previous_deadline() -> None:
     assert deadlines.due(99) == []
 
 
-def test_due_deadline_is_forgotten() -> None:
+def test_transaction_deadline_is_removed_from_memory_once_it_is_due() -> None:
     class Name(str): ...
 
     deadlines, name = Deadlines(), Name("tx")

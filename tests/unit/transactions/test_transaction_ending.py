@@ -126,7 +126,7 @@ def test_ending_the_transaction_of_another_producer_is_refused(state: State, ver
     assert len(driver.journal) == written
 
 
-def test_previous_epoch_of_another_producer_id_is_no_retry() -> None:
+def test_end_txn_with_the_previous_epoch_of_another_producer_id_does_not_count_as_a_retry() -> None:
     driver = Driver()
     who = driver.in_state(COMPLETE_COMMIT)
     other = Answer(NONE, who.producer_id + 1, who.producer_epoch - 1)
@@ -175,7 +175,7 @@ def test_next_transaction_has_a_new_producer_id_when_the_epochs_are_used_up() ->
     assert driver.state() is ONGOING
 
 
-def test_markers_of_the_last_epoch_do_not_exceed_the_largest_epoch() -> None:
+def test_markers_of_a_producer_at_the_last_epoch_have_the_largest_possible_epoch() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(MAX_PRODUCER_EPOCH)

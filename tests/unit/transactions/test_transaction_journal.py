@@ -129,7 +129,7 @@ def test_coordinator_resumes_every_transaction_after_a_load() -> None:
     assert sorted(markers.transactional_id for markers in loaded.markers) == list(names)
 
 
-def test_transaction_that_seems_to_begin_in_the_future_is_aborted_after_its_timeout() -> None:
+def test_transaction_with_a_start_time_in_the_future_is_aborted_after_its_timeout() -> None:
     driver = Driver()
     driver.now_ms = DAY_MS  # the first coordinator's clock is one day ahead
     driver.in_state(State.ONGOING)

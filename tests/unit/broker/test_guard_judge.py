@@ -116,7 +116,7 @@ def test_finding_without_an_accused_node_does_not_count_towards_a_quarantine() -
     assert (court.reported, court.submitted) == ([], 0)
 
 
-def test_finding_counts_against_the_node_that_the_controller_finds_wrong_and_not_the_suspected_node() -> None:
+def test_finding_counts_against_the_node_that_the_controller_found_wrong_even_if_another_node_was_suspected() -> None:
     court = Court(Observed(finding(3)))
     court.hear(suspicion(node_id=2))
     assert [each.accused for each in court.reported] == [3]

@@ -118,7 +118,7 @@ def batches(broker: FakeBroker) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("generation", "expected"), [(1, [(0, 0), (0, 1)]), (2, [(0, 0), (1, 0)])])
-def test_second_transaction_continues_the_sequence_in_version_1_and_has_a_new_epoch_in_version_2(
+def test_second_transaction_continues_the_sequence_in_transaction_version_1_and_has_a_new_epoch_in_version_2(
     generation: int, expected: list[tuple[int, int]]
 ) -> None:
     async def scenario() -> None:

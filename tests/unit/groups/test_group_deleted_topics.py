@@ -58,7 +58,7 @@ def seeing(image: MetadataImage) -> Driver:
 
 
 def taken_over(driver: Driver, image: MetadataImage) -> Driver:
-    """Loads the partition on another broker, which has only this metadata image."""
+    """Loads the partition on another broker, which knows only the given metadata image."""
     other = seeing(image)
     other.replay(driver.journal)
     other.run(other.shard.loaded)

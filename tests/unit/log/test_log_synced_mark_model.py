@@ -42,7 +42,7 @@ PATH = f"{ROOT}/t-0"
 
 
 class Machine:
-    """Simulates one replica on a simulated disk. `counted` is the end of the records that counted so far."""
+    """Simulates one replica on a simulated disk. Records below offset `counted` have counted for the high watermark."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)

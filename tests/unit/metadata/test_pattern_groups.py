@@ -1,4 +1,4 @@
-"""Checks that patterns have the same groups as in Python's `re`, in bounded time."""
+"""Tests that capture groups of patterns match the same text as in Python's `re`, in bounded time."""
 
 from __future__ import annotations
 

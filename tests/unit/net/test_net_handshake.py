@@ -1,4 +1,4 @@
-"""Tests TLS connections that are accepted, before and during their handshake."""
+"""Tests accepted TLS connections whose handshake has not begun when the listener closes."""
 
 import asyncio
 import socket

@@ -214,7 +214,7 @@ def test_candidate_outside_the_known_voter_set_gets_the_vote_once_the_leader_is_
     assert raft.core.saved == QuorumState(2, -1, voter(4).key)
 
 
-def test_leader_is_not_suspected_because_a_fetch_timed_out_on_an_open_connection() -> None:
+def test_fetch_timeout_on_an_open_connection_does_not_make_the_follower_suspect_its_leader() -> None:
     raft = follower_of_two()
     state = raft.core.state
     assert isinstance(state, Follower)

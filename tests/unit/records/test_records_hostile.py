@@ -51,7 +51,7 @@ def compacts(batch: bytes) -> None:
 
 
 def in_slices(work: Callable[..., Slices[object]], *args: int) -> Callable[[bytes], object]:
-    """Returns a reader that examines the unpacked records of a batch."""
+    """Returns a function that unpacks the records of a batch and passes them to `work`."""
 
     def read(batch: bytes) -> object:
         header = parse_header(batch)

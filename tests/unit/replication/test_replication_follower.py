@@ -1,4 +1,4 @@
-"""Tests a follower's decisions by tables, and by a model of replicas that crash, lose records and elect new leaders."""
+"""Tests a follower's decisions with tables of cases, and with a model of replicas that crash and lose records."""
 
 from __future__ import annotations
 

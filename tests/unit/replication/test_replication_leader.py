@@ -1,4 +1,4 @@
-"""Tests the leader's rules for its followers by tables."""
+"""Tests the leader's decisions about its followers with tables of cases."""
 
 from __future__ import annotations
 

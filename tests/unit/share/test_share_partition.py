@@ -271,7 +271,7 @@ def test_a_refused_acknowledgement_changes_nothing(member: str, first: int, last
     assert ranges(share) == [(0, 9, "ACQUIRED", 1)]
 
 
-def test_offsets_without_a_stored_state_are_available_again() -> None:
+def test_offsets_without_a_stored_state_are_available_after_the_state_is_loaded() -> None:
     share = SharePartition(0, [StateBatch(4, 5, RecordState.ACKNOWLEDGED, 1)])
     assert ranges(share) == [(0, 3, "AVAILABLE", 0), (4, 5, "ACKNOWLEDGED", 1)]
     assert share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0) == [(0, 3, 1), (6, 9, 1)]

@@ -121,8 +121,7 @@ class ShareModel(RuleBasedStateMachine):
             assert got or self.share.window.size >= self.limits.max_record_locks, "nothing was acquired"
 
     def _learn(self, offset: int, got: list[int], held: set[int], member: str) -> None:
-        """Takes the result of an acquisition over into the model. Checks that only offsets without a record were
-        archived."""
+        """Applies the result of an acquisition to the model. Only offsets without a record may be archived."""
         end = max(self.end, self.share.end_offset, max(got, default=-1) + 1)
         for each in range(self.end, end):
             self.window[each] = Record()

@@ -50,7 +50,7 @@ def test_reader_may_miss_a_record_that_a_later_write_replaced_during_the_read() 
     assert rules(PLAN, History(writes=late, passes=[read(None)]), view(12)) == ["tables are complete"]
 
 
-def test_rule_finds_a_missing_record_whose_only_newer_record_was_aborted() -> None:
+def test_rule_finds_a_missing_record_of_a_key_whose_only_newer_record_was_aborted() -> None:
     aborted = Transaction("x", 1.0, 2.0, Outcome.DONE, committed=False)
     writes = [wrote(1, 1), wrote(12, 12, at=5.5, of=aborted)]
     assert rules(PLAN, History(writes=writes, passes=[read(None)]), view(1)) == ["tables are complete"]

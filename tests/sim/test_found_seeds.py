@@ -183,6 +183,20 @@ FOUND = [
         aimed=True,
         later_actors=True,
     ),
+    Found(
+        "a deletion that arrived twice deleted the next topic of its name",
+        *(60306, "network", 15),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
+    Found(
+        "a starting machine with an empty disk read old metadata in which it led",
+        *(60282, "elections", 15),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
 ]
 
 

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from penstock.sim.checks.history import (
     Deletion,
     FinalView,
@@ -206,6 +208,15 @@ def test_rule_finds_a_created_topic_that_is_missing_and_a_deleted_topic_that_exi
     history.topics.append(TopicChange("a", 3, 3.0))
     found.topics = {"t": 1, "a": 3}
     assert rules(PLAN, history, found) == []
+
+
+@pytest.mark.parametrize(("seconds", "broken"), [(0.5, ["topics are as told"]), (3.0, [])])
+def test_new_topic_may_be_missing_only_after_a_deletion_of_its_name_that_took_long(
+    seconds: float, broken: list[str]
+) -> None:
+    deleted = TopicChange("a", 0, 2.0, Outcome.DONE, 2.0 + seconds)
+    history = History(topics=[deleted, TopicChange("a", 1, 6.0, Outcome.DONE, 6.1)])
+    assert rules(PLAN, history, view()) == broken
 
 
 def test_losses_in_a_partition_with_damaged_files_break_no_rule() -> None:

@@ -84,7 +84,7 @@ class TopicRecreator:
             await admin.create_topics([NewTopic(name, partitions, self.options.replication_factor)])
         else:
             await admin.delete_topics([name])
-        change.outcome = Outcome.DONE
+        change.outcome, change.ended = Outcome.DONE, self.session.now
         self.session.note(f"topic {name}: {partitions} partitions")
 
     async def _write(self, client: AsyncClient, partition: TopicPartition) -> None:

@@ -35,6 +35,9 @@ from penstock.sim.plan.plan import Plan
 #: Violations of one rule that are listed; the others are counted.
 SHOWN = 5
 
+#: A node sends a request to the controller again only if the answer takes long or the connection breaks.
+RETRIED_AFTER_S = 1.0
+
 
 def judge(plan: Plan, history: History, view: FinalView) -> list[Violation]:
     violations = [Violation("readable", problem) for problem in view.problems]
@@ -340,10 +343,12 @@ def copies_are_exact(plan: Plan, history: History, view: FinalView) -> Iterator[
 def topics_are_as_told(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
     last: dict[str, int | None] = {topic.name: topic.partitions for topic in plan.topics}
     for change in history.topics:
-        # After a request without a clear answer the state of the topic is unknown.
-        last[change.topic] = (
-            change.partitions if change.outcome is Outcome.DONE and last.get(change.topic, 0) is not None else None
-        )
+        # After a request without a clear answer the state of the topic is unknown. It is unknown, too, after a deletion
+        # that took long: a node may have sent it to the controller twice, and the copy that was delayed by the network
+        # deletes the next topic of this name.
+        certain = change.outcome is Outcome.DONE and last.get(change.topic, 0) is not None
+        repeated = not change.partitions and RETRIED_AFTER_S < change.ended - change.began < float("inf")
+        last[change.topic] = change.partitions if certain and not repeated else None
     for topic, partitions in last.items():
         if partitions is not None and view.topics.get(topic, 0) != partitions:
             yield f"{topic} should have {partitions} partitions and has {view.topics.get(topic, 0)}"

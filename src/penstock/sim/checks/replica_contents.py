@@ -200,6 +200,8 @@ class ReplicaContents:
         machine = self._machine_of(partition.log) if known is not None and partition.is_open else None
         if known is None or machine is None:
             return
+        if machine in self._lost() and machine.state is State.STARTING:
+            return  # with an empty disk it reads old metadata in which it leads; it serves after its new registration
         log, epoch = partition.log, partition.image.leader_epoch
         self._start_at(key, partition, log)
         self._elected_unclean(machine, key, partition)

@@ -125,11 +125,15 @@ def test_rebalance_of_static_members_does_not_end_before_a_member_rejoins() -> N
     assert waiting.joined.leader == second
 
 
-def test_joined_member_leads_if_the_static_leader_does_not_rejoin_in_time() -> None:
+def test_joined_member_leads_if_earlier_static_members_do_not_rejoin_in_time() -> None:
     driver = Driver()
-    leader = driver.join(instance="i", session_ms=2 * REBALANCE_MS).joined.member_id
-    driver.sync(leader, 1, {leader: b""})
-    other = driver.join(session_ms=2 * REBALANCE_MS)
+    session_ms = 2 * REBALANCE_MS
+    leader = driver.join(instance="i", session_ms=session_ms).joined.member_id
+    second = driver.join(instance="j", session_ms=session_ms)
+    driver.join(leader, instance="i", session_ms=session_ms)
+    driver.sync(leader, 2, {leader: b""})
+    driver.sync(second.joined.member_id, 2)
+    other = driver.join(session_ms=session_ms)
     driver.advance(REBALANCE_MS)
     assert other.joined.leader == other.joined.member_id
-    assert len(other.joined.members) == 2
+    assert len(other.joined.members) == 3

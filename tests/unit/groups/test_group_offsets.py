@@ -252,6 +252,14 @@ def test_offsets_of_subscribed_topics_are_not_deleted(reloaded: bool) -> None:
     assert driver.fetch() == {T0: 1}
 
 
+def test_subscription_of_a_newer_version_is_read() -> None:
+    driver = Driver()
+    newest = encode(ConsumerProtocolSubscription(topics=["t"]), ConsumerProtocolSubscription.MAX_VERSION)
+    [member] = driver.stable(protocols=(("range", b"\x00\x09" + newest + b"more"),))
+    driver.commit({T0: 1, ("u", 0): 3}, member_id=member, generation=1)
+    assert delete_offsets(driver, T0, ("u", 0)) == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC, ErrorCode.NONE]
+
+
 def test_all_topics_count_as_subscribed_if_a_subscription_is_unreadable() -> None:
     driver = Driver()
     [member] = driver.stable(protocols=(("range", b"\x00\x00\xff"),))

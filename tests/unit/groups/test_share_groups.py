@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from share_driver import ShareDriver, parts
 
 from penstock.allowance import Allowance
-from penstock.groups import admin, share_requests
+from penstock.groups import admin, shard, share_requests
 from penstock.groups.config import GroupConfig
 from penstock.groups.share import assignor
 from penstock.groups.share.states import InitializeStates
@@ -297,3 +297,13 @@ def test_altering_share_offsets_records_the_partitions_whose_states_are_initiali
     for each in (driver, driver.reload()):
         assert each.group.states.initializing == slots
         assert each.group.states.names == {topic_id("t"): "t"}
+
+
+def test_epochs_of_the_oldest_deleted_share_groups_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard, "MAX_RETIRED", 2)
+    driver = ShareDriver()
+    for name in ("a", "b", "a", "c"):
+        driver.share_beat("m", 0, group_id=name, subscribed_topic_names=["t"])
+        driver.share_beat("m", -1, group_id=name)
+        assert driver.delete(name) is ErrorCode.NONE
+    assert list(driver.shard.retired_epochs) == ["a", "c"]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from steps_harness import Steps
 
+from penstock.http import view
 from penstock.http.metrics_page import MetricsPage
 from penstock.http.pipelines import Pipeline
 from penstock.http.view import View
@@ -39,8 +40,7 @@ async def no_pipelines() -> list[Pipeline]:
 
 def page_of(broker: Broker) -> MetricsPage:
     node = broker.node
-    view = View(node.broker, node._server, node._world.network, 0, list)
-    return MetricsPage(view, no_pipelines)
+    return MetricsPage(View(node.broker, node._server, node._world.network, 0, list), no_pipelines)
 
 
 @pytest.mark.usefixtures("no_collections")
@@ -59,15 +59,19 @@ def test_collecting_metrics_of_10000_partitions_takes_under_a_second_of_cpu_in_s
 
 
 @pytest.mark.slow
-def test_scrapes_over_http_take_less_than_a_second_and_block_the_event_loop_for_less_than_20_ms(broker: Broker) -> None:
+def test_scrapes_over_http_take_less_than_a_second_and_block_the_event_loop_for_less_than_20_ms(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view, "FRESH_S", 0.0)  # each scrape renders the page anew
+    monkeypatch.setattr(view, "LONGEST_S", 0.0)
     url = broker.node.http.url
     assert url is not None
     delays = broker.node._server.loop_delays
     figures = []
-    for number in range(TOPICS):  # other processes of the machine may disturb some of them; each choice is a new page
+    for _ in range(30):  # other processes of the machine may disturb some of them
         delays.longest_us = 0
         began = time.monotonic()
-        with urllib.request.urlopen(f"{url}metrics?partitions=topic-{number}", timeout=120) as answer:
+        with urllib.request.urlopen(f"{url}metrics", timeout=120) as answer:
             assert f"penstock_cluster_partitions {TOPICS * PARTITIONS}\n".encode() in answer.read()
         figures.append((time.monotonic() - began, delays.longest_us / 1_000_000))
         if figures[-1][0] < SCRAPE_MAX_S and figures[-1][1] < STEP_MAX_S:

@@ -296,3 +296,18 @@ def test_request_may_raise_the_epoch_up_to_the_limit_and_not_by_one_more(kind: s
     node.do(Received(2, request(1 + MAX_EPOCH_JUMP)))
     assert reply_of(node).error is ErrorCode.NONE
     assert node.raft.core.epoch == 1 + MAX_EPOCH_JUMP
+
+
+@pytest.mark.parametrize(("at_ms", "delayed"), [(0, False), (None, True)], ids=["long before its own", "just before"])
+def test_voter_that_grants_a_pre_vote_gives_the_candidate_time_before_it_stands_itself(
+    at_ms: int | None, delayed: bool
+) -> None:
+    node = Node(QuorumState(1))
+    due = node.raft.core.state.deadline_ms  # type: ignore[union-attr]
+    node.now_ms = due - 1 if at_ms is None else at_ms
+    node.do(Received(1, Vote(voter(1).key, voter(2).key, 1, 1, 3, True)))
+    answer = reply_of(node)
+    assert isinstance(answer, VoteAnswer)
+    assert answer.granted
+    expected = node.now_ms + CONFIG.suspect_ms if delayed else due
+    assert node.raft.core.state.deadline_ms == expected  # type: ignore[union-attr]

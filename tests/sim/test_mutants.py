@@ -67,7 +67,7 @@ def test_measurement_stops_if_a_test_is_not_found(tmp_path: Path) -> None:
         runner.by_unit(mutant)
 
 
-def test_fork_of_a_process_that_imported_the_tests_kills_the_mutants_that_a_fresh_process_kills() -> None:
+def test_forked_process_and_fresh_process_kill_the_same_mutants() -> None:
     harmful = mutant_of("replication/epochs.py", "latest <= epoch", "boundary")
     elsewhere = mutant_of("replication/directory_move.py", "", "early-return")
     servers = ForkServers(REPOSITORY, TESTS, 300)

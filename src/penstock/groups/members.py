@@ -32,7 +32,9 @@ class MemberTable(dict[str, M]):
     def find(self, member_id: str) -> M:
         member = self.get(member_id)
         if member is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not in the group: join it.")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not in the group: join the group first."
+            )
         return member
 
     def put(self, member: M) -> None:

@@ -117,9 +117,10 @@ class Places(Generic[C]):
 
 
 def _loser(crowd: list[C]) -> C | None:
-    """Returns the connection to close for a new one: a slow reader or an idle connection, the oldest of equal ones.
+    """Returns the connection to close for a new one; None if all connections are in use.
 
-    Returns None if all connections are in use.
+    A slow reader is closed before an idle connection, then a connection of the host that has most connections. The
+    oldest of these is closed.
     """
     of_host = Counter(each.host for each in crowd)
     ranked = [(each, 2 if each.reads_slowly else 1 if each.idle else 0) for each in crowd]

@@ -162,7 +162,7 @@ class LeftoverCopies:
         logger.info("resuming the move of %s to %s at offset %d", current.path, place.path, future.log.log_end_offset)
 
     def adopt(self, leftover: Leftover) -> str:
-        """Makes a future log without a current log the current log. Returns its new name.
+        """Turns a future log, whose current log is gone, into the current log. Returns its new name.
 
         Called if the controller has assigned the replica to the future log's directory: this means that the copy had
         caught up before the old directory was lost. Removes the copy's synced mark (see `synced_mark`), because the

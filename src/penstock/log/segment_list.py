@@ -51,7 +51,7 @@ class SegmentList(Sequence["Segment"]):
         return self._segments[max(0, bisect_right(self.bases, offset) - 1) :]
 
     def slice_from(self, log: Log, offset: int, max_bytes: int, upper_bound: int, min_one_batch: bool) -> LogSlice:
-        """Returns a slice of `log` that begins with the batch that holds `offset`; an empty slice without such a batch.
+        """Returns a slice of `log` that begins with the batch that holds `offset`; an empty slice if there is none.
 
         All batches of the slice end below `upper_bound`. With `min_one_batch`, the first batch is whole even if it
         exceeds `max_bytes`.

@@ -421,7 +421,7 @@ class SharePartition:
     def saved(self, changes: Iterable[StateBatch]) -> None:
         """Notes that the share coordinator has stored changes that had already taken effect.
 
-        From now on the dead letters of archiving records may be written.
+        From now on, dead letters may be written for the records that are being archived.
         """
         for change in changes:
             if change.state != ARCHIVING:

@@ -32,8 +32,8 @@ def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceRe
     the rows that the first query's filters left. So `push.filters` is for DataFrames that are used once.
 
     Spark also raises an error if a reader accepts filters while filter push-down is off, which is the default. Spark
-    does not pass this setting to the reader, but it pushes filters in a separate worker program. So this function
-    checks whether it runs in that program.
+    does not pass this setting to the reader. When Spark pushes filters, it calls this function in a separate worker
+    program, so this function checks whether it runs in that program.
     """
     parsed = parse_options(options)
     check_schema(schema, parsed)

@@ -52,7 +52,7 @@ def test_more_buffers_than_fit_one_gathered_write_are_appended_in_order(disk: Di
     assert file.pread(3000, 0) == bytes(number % 256 for number in range(3000))
 
 
-def test_cached_read_never_returns_only_a_part_of_the_existing_bytes(disk: Disk, root: str) -> None:
+def test_cached_read_returns_all_existing_bytes_of_the_range_or_nothing(disk: Disk, root: str) -> None:
     file = disk.create(f"{root}/a")
     file.append(b"x" * 10_000)
     cached = file.pread_cached(4000, 1000)

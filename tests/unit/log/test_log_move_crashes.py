@@ -118,7 +118,7 @@ def crashes_of_a_move() -> list[Crash]:
 
 
 @pytest.mark.parametrize("power", [None, Severity.EVERYTHING, Severity.SOME])
-def test_crash_before_any_disk_write_of_a_move_leaves_exactly_one_current_log(power: Severity | None) -> None:
+def test_crash_at_each_disk_write_of_a_move_leaves_exactly_one_current_log(power: Severity | None) -> None:
     crashes = crashes_of_a_move()
     assert len(crashes) > 200, "the crashes cover the whole move"
     for number, crash in list(enumerate(crashes))[:: len(crashes) // examples(len(crashes))]:

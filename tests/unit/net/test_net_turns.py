@@ -58,7 +58,7 @@ def test_pass_of_the_event_loop_starts_a_limited_number_of_requests_from_one_rea
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_request_that_needs_a_task_counts_as_several_requests_before_python_3_12(loop: str) -> None:
+def test_before_python_3_12_a_request_that_needs_a_task_counts_as_several_requests(loop: str) -> None:
     async def test() -> None:
         passes = Passes(tasks=True)
         async with serving(passes, Limits(pass_max_requests=2 * TASK_COST)) as harness:

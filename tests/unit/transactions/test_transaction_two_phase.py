@@ -217,7 +217,7 @@ def test_only_the_last_initialized_producer_can_end_a_prepared_transaction(seed:
                 driver = driver.reload()
 
 
-def test_a_producer_with_a_new_id_gets_concurrent_transactions_until_the_old_markers_are_written() -> None:
+def test_new_producer_id_gets_the_error_concurrent_transactions_until_the_old_markers_are_written() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)

@@ -82,8 +82,9 @@ class Judge:
         await self._examinations.close()
 
     def hear(self, sender: Sender, suspicions: Sequence[Suspicion]) -> None:
-        """Queues the suspicions of a broker's heartbeat. A task examines one suspicion at a time; the senders take
-        turns.
+        """Queues the suspicions that a broker has sent with its heartbeat.
+
+        A task examines one suspicion at a time; the senders take turns.
 
         With a threshold of 0 no node is put in quarantine, so no suspicion is examined.
         """

@@ -166,7 +166,7 @@ def _check_broker_id(name: str, node_id: int, expected: str) -> None:
     if asked != node_id:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
-            f"This broker can't describe broker {name}: send the request there, or ask this broker for {expected}.",
+            f"This broker can't describe broker {name}: ask that broker, or ask this broker for {expected}.",
         )
 
 

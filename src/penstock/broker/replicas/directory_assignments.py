@@ -80,7 +80,8 @@ class DirectoryAssignments:
     async def _ask(self, replicas: list[tuple[Partition, bytes]]) -> bool:
         """Sends one AssignReplicasToDirs request. Returns False if it has to be repeated.
 
-        A replica that gets its own error is not reported again: its topic was deleted, or the replica was moved.
+        If the answer has an error for a single replica, that replica is not reported again: its topic was deleted, or
+        the replica was moved.
         """
         try:
             answer: AssignReplicasToDirsResponse = await self._channel.ask(

@@ -53,7 +53,7 @@ class FollowerLag:
         self.longest_ms = max(self.longest_ms, ms)
 
     def merge(self, other: FollowerLag) -> None:
-        """Adds the lag of the partitions that another fetcher for the same leader follows."""
+        """Adds the lag of another fetcher's partitions. Both fetchers fetch from the same leader."""
         self.add(other.largest, other.longest_ms)
         self.total += other.total - other.largest
         self.answered_ms_ago = max(self.answered_ms_ago, other.answered_ms_ago)

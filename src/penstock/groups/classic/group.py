@@ -157,7 +157,9 @@ class ClassicGroup:
         if instance_id is not None:
             current = self.static_members.get(instance_id)
             if current is None:
-                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance {instance_id} is not in the group: join it.")
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_MEMBER_ID, f"Instance {instance_id} is not in the group: join the group first."
+                )
             if current != member_id:
                 raise KafkaError(
                     ErrorCode.FENCED_INSTANCE_ID,
@@ -165,7 +167,9 @@ class ClassicGroup:
                 )
         member = self.members.get(member_id)
         if member is None:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not in the group: join it.")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not in the group: join the group first."
+            )
         return member
 
     def add(self, member: Member) -> None:

@@ -31,7 +31,9 @@ def find_member(
     member = group.members.get(member_id)
     if member is None:
         if request.member_epoch != JOIN_EPOCH:
-            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not in the group: join it.")
+            raise KafkaError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not in the group: join the group first."
+            )
         return ConsumerMember(member_id), None
     check_member_epoch(member, request.member_epoch, owned)
     return member, None
@@ -65,7 +67,9 @@ def _find_static(
 
 def check_instance(known: ConsumerMember | None, instance_id: str, member_id: str) -> None:
     if known is None:
-        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance {instance_id} is not in the group: join it.")
+        raise KafkaError(
+            ErrorCode.UNKNOWN_MEMBER_ID, f"Instance {instance_id} is not in the group: join the group first."
+        )
     if known.member_id != member_id:
         raise KafkaError(
             ErrorCode.FENCED_INSTANCE_ID,

@@ -58,7 +58,7 @@ def _rows(partition: int, records: Sequence[Excerpt], viewing: Viewing) -> list[
 
 
 def _piece(records: Sequence[Excerpt], start: int) -> int:
-    """Returns the end of the range of records, from index `start` on, that the thread converts in one call."""
+    """Returns the index after the last record that the thread converts in one call. `start` is the first record."""
     room = PIECE_BYTES
     for end in range(start, min(start + PIECE_RECORDS, len(records))):
         room -= answer_size(records[end])

@@ -185,8 +185,8 @@ class ReplicaContents:
             self._start_at(key, partition, log)
 
     def _start_at(self, key: Key, leader: Partition, log: Log) -> None:
-        """Notes the offset at which a leader's log starts. No replica is compared below it: clients can't read there,
-        and followers delete their records there."""
+        """Notes the offset at which a leader's log starts. Records below this offset are not compared:
+        clients can't read them, and followers delete them."""
         known = self.partitions[key]
         if leader.image.leader_epoch >= max(known.ends, default=0):  # not a leader that was replaced
             known.start = max(known.start, log.log_start_offset)

@@ -132,7 +132,7 @@ class MoveCommands:
         return ""
 
     async def fail_at(self, kind: str, path: str, on: str = "n1") -> str:
-        """Makes the next disk change of this kind whose path matches the pattern `path` fail with EIO."""
+        """Lets one disk change fail with EIO: the next one of this kind whose path matches the pattern `path`."""
         disk = self._environment.machine(on).disk
         assert disk is not None
 

@@ -13,12 +13,16 @@ from penstock.client.sync import Client
 from penstock.http.messages import CHANGES
 from penstock.http.rest.problems import BODY_TYPE
 from penstock.http.streams import EVENT_STREAM
+from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_00_produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from penstock.protocol.vocabulary import ConfigOperation, ResourceType
 from penstock.testing import Broker, Cluster
+from waiting import until
 
 HTTP = {"penstock.http.listener": "127.0.0.1:0"}
 LIMIT_S = 120.0
+#: Answers of a broker that does not lead a new partition yet: nothing was appended.
+NOT_READY = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 class Answer(NamedTuple):
@@ -55,17 +59,23 @@ def ask(
             return Answer(refused.code, refused.headers["Content-Type"], json.loads(refused.read() or b"null"))
 
 
-def append_batch(where: Cluster | Broker, topic: str, batch: bytes) -> int:
-    """Appends a batch to partition 0 as it is, whatever its records are. Returns its first offset."""
+def append_batch(where: Cluster | Broker, topic: str, batch: bytes) -> None:
+    """Appends a batch to partition 0 as it is, whatever its records are."""
     with where.client() as client:
-        ids = {each.name: each.topic_id for each in client.list_topics()}
-        part = PartitionProduceData(index=0, records=batch)
-        data = TopicProduceData(name=topic, topic_id=ids[topic], partition_data=[part])
-        request = ProduceRequest(acks=-1, timeout_ms=9000, topic_data=[data])
-        result = client.request(request, node=client.leader(topic, 0)).responses[0].partition_responses[0]
-    assert result.error_code == 0, result
-    offset: int = result.base_offset
-    return offset
+
+        def appended() -> bool:
+            ids = {each.name: each.topic_id for each in client.list_topics()}
+            if topic not in ids:
+                return False
+            part = PartitionProduceData(index=0, records=batch)
+            data = TopicProduceData(name=topic, topic_id=ids[topic], partition_data=[part])
+            request = ProduceRequest(acks=-1, timeout_ms=9000, topic_data=[data])
+            answer = client.request(request, node=client.leader(topic, 0))
+            code = ErrorCode(answer.responses[0].partition_responses[0].error_code)
+            assert code in (ErrorCode.NONE, *NOT_READY), code
+            return code is ErrorCode.NONE
+
+        until(appended)
 
 
 def begin_share_group(client: Client, group: str, topic: str) -> None:

@@ -197,7 +197,7 @@ def test_lists_of_events_are_complete_although_a_broker_wrote_malformed_records_
             with urllib.request.urlopen(f"{cluster.node(number).http.url}v1/events", timeout=LIMIT_S) as answer:
                 found = json.loads(answer.read(), parse_constant=refuse_constant)
             texts = {row["text"] for row in found["events"]}
-            return found["left_out"] == len(forged) and {"topic created: orders", "topic created: later"} <= texts
+            return found["left_out"] >= len(forged) and {"topic created: orders", "topic created: later"} <= texts
 
         for number in cluster.nodes:
             until(partial(is_complete, number))
@@ -212,14 +212,23 @@ def test_lists_of_events_are_complete_although_a_broker_wrote_malformed_records_
 def write_as_broker(cluster: Cluster, batch: bytes) -> None:
     """Appends a batch to the event topic as a node does; clients may not write to the topic."""
     node = cluster.node(1).broker
-    assert node.event_topic is not None
-    topic = node.metadata.image.topics[EVENT_TOPIC]
-    data = TopicProduceData(
-        name=EVENT_TOPIC, topic_id=topic.topic_id, partition_data=[PartitionProduceData(index=0, records=batch)]
-    )
-    request = ProduceRequest(acks=-1, timeout_ms=9000, topic_data=[data])
-    answer = cluster.run(1, node.event_topic._peers.ask(topic.partitions[0].leader, request, lane="lies"))
-    assert answer.responses[0].partition_responses[0].error_code == 0
+    events = node.event_topic
+    assert events is not None
+
+    def written() -> bool:
+        topic = node.metadata.image.topics.get(EVENT_TOPIC)  # node 1 may learn of the topic after the others
+        if topic is None:
+            return False
+        part = PartitionProduceData(index=0, records=batch)
+        data = TopicProduceData(name=EVENT_TOPIC, topic_id=topic.topic_id, partition_data=[part])
+        request = ProduceRequest(acks=-1, timeout_ms=9000, topic_data=[data])
+        try:
+            answer = cluster.run(1, events._peers.ask(topic.partitions[0].leader, request, lane="lies"))
+        except KafkaError:
+            return False
+        return bool(answer.responses[0].partition_responses[0].error_code == 0)
+
+    until(written)
 
 
 def refuse_constant(name: str) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from penstock.client.client import AsyncClient
+from penstock.metadata.names import MAX_NAME_LENGTH
 from penstock.net.yielding import yield_between_slices
 from penstock.protocol.vocabulary import TopicPartition
 
@@ -96,7 +97,7 @@ class _Reading:
 
 async def existing_partitions(client: AsyncClient, topics: Iterable[str]) -> Indexes:
     """Returns the partitions of these topics. Leaves out topics that don't exist or that the user may not describe."""
-    names = list(topics)
+    names = [name for name in topics if len(name) <= MAX_NAME_LENGTH]
     known: dict[str, set[int]] = {}
     for start in range(0, len(names), TOPICS_AT_ONCE):
         for topic in (await client.metadata(names[start : start + TOPICS_AT_ONCE])).topics:

@@ -21,7 +21,10 @@ class Committed(NamedTuple):
 
 
 async def committed_here(broker: Broker, limit: int = sys.maxsize) -> AsyncIterator[Committed]:
-    """Yields at most `limit` committed offsets of the groups that this node coordinates, group by group."""
+    """Yields at most `limit` committed offsets of the groups that this node coordinates, group by group.
+
+    Leaves out negative offsets, which a client may commit: they say nothing about the lag.
+    """
     number = 0
     for coordinator in broker.groups.coordinators():
         if coordinator.phase is not Phase.ACTIVE:
@@ -34,5 +37,5 @@ async def committed_here(broker: Broker, limit: int = sys.maxsize) -> AsyncItera
                 committed = offsets.get(group, partition)
                 if number > limit:
                     return
-                if committed is not None:  # else it was deleted meanwhile
+                if committed is not None and committed.offset >= 0:  # None: it was deleted meanwhile
                     yield Committed(group, partition, committed.offset)

@@ -3,10 +3,11 @@
 A megabyte from a client or from a log may unpack to gigabytes and to millions of records. Therefore:
 
 - a batch that unpacks to more than `MAX_UNPACKED_BYTES` is refused: MESSAGE_TOO_LARGE (a producer then splits it);
-- unpacking and packing run in a thread of `Disk`: the codecs release the interpreter's lock;
+- unpacking and packing run in a thread of `Disk`. The codecs release the interpreter's lock, but a batch may consist of
+  thousands of tiny snappy blocks or gzip members, which are read by Python code;
 - the records are examined on the event loop in short steps, between which other tasks run;
 - at most `SMALL_BATCHES` batches of up to `SMALL_BYTES` and one larger batch are unpacked at the same time, to bound
-  the memory. Small batches do not wait for large batches.
+  the memory and the threads that compete with the event loop. Small batches do not wait for large batches.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ T = TypeVar("T")
 #: The most that a batch may unpack to when the broker examines its records: as much as a request by default.
 MAX_UNPACKED_BYTES = 100 * 1024 * 1024
 SMALL_BYTES = 4 * 1024 * 1024
-SMALL_BATCHES = 8
+SMALL_BATCHES = 2
 
 
 class Unpacking:

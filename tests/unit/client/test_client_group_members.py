@@ -83,6 +83,13 @@ def test_description_of_a_group_member_contains_only_existing_partitions() -> No
     assert not found.truncated
 
 
+def test_description_of_a_group_does_not_look_up_names_that_are_too_long_for_a_topic() -> None:
+    client: Any = Topics("orders")
+    found = described(client, [(ANNA, [("x" * 65_000, [0]), ("orders", [1])])])
+    assert client.asked == ["orders"]
+    assert found.members == {ANNA: [("orders", 1)]}
+
+
 def test_description_of_a_group_is_truncated_at_the_partition_limits_per_member_and_per_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

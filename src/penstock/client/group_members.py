@@ -26,7 +26,7 @@ TOPICS_MAX = 10_000
 #: Partitions that are compared with the existing ones in one step.
 PARTITIONS_A_STEP = 2_000
 #: Topics of one Metadata request.
-TOPICS_AT_ONCE = 500
+TOPICS_AT_ONCE = 100
 CONSUMER = "consumer"
 
 Claim = tuple[str, Sequence[int]]

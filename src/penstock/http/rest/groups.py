@@ -36,6 +36,11 @@ async def list_groups(service: Service, call: Call) -> Any:
 
 
 async def describe_group(service: Service, call: Call) -> Any:
+    async with service.describing:
+        return await _description(service, call)
+
+
+async def _description(service: Service, call: Call) -> dict[str, Any]:
     admin, group = GroupAdmin(await service.client()), call.path["group"]
     try:
         described = await admin.describe(group)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.broker.limits.audit import OK
@@ -47,6 +47,8 @@ class Aside(Protocol):
 
 
 CATCH_UP_S, LOOK_AGAIN_S = 2.0, 0.01
+#: Descriptions of groups that run at a time: a group with thousands of topics takes many steps of the event loop.
+DESCRIPTIONS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Service:
     cleaner: Cleaner | None = None
     warnings: Sequence[str] = ()
     caller: Caller = NOBODY
+    describing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(DESCRIPTIONS))
+    """Limits the descriptions of groups that run at a time."""
 
     def begin(self, kind: str, about: str, work: Work, *, unit: str = "", total: int | None = None) -> dict[str, Any]:
         """Starts an operation of the caller and returns its description. Raises LimitReachedError."""

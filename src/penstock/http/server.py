@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.http.address import HttpAddress, Names
 from penstock.http.places import Limit, Places
-from penstock.net.limits import AT_ONCE, ConnectionCounts, LimitedLog, Limits
+from penstock.net.limits import AT_ONCE, Arrival, ConnectionCounts, LimitedLog, Limits
 
 if TYPE_CHECKING:
     import ssl
 
     from penstock.http.connection import HttpConnection
     from penstock.http.messages import Request, Response
-    from penstock.net.limits import Arrival
     from penstock.net.network import Listening, Network
 
 logger = logging.getLogger(__name__)
@@ -39,7 +38,10 @@ class Site(Protocol):
 
 
 class Handshakes:
-    """Limits the number of TLS handshakes in progress, so that slow peers do not block other peers."""
+    """Limits the number of TLS handshakes in progress, so that slow peers do not block other peers.
+
+    At the limit of all hosts, the oldest handshake of the host with the most handshakes is ended for a new one.
+    """
 
     def __init__(self, tls: Callable[[], ssl.SSLContext]) -> None:
         self._tls = tls
@@ -54,14 +56,17 @@ class Handshakes:
         return self._tls()
 
     def enter(self, host: str) -> Arrival | None:
-        if self._counts.refusal(host) is not None:
+        if self._counts.refusal(host, protected=True) is not None:  # the limit of the host
             return None
+        arrival = Arrival(closes=self._counts.most()) if self._counts.full else AT_ONCE
         self._counts.add(host)
-        return AT_ONCE
+        return arrival
+
+    def completed(self, host: str) -> None:
+        self._counts.remove(host)
 
     def leave(self, host: str) -> None:
-        if self._counts.of(host):  # a listener that closes ends handshakes that are already complete
-            self._counts.remove(host)
+        self._counts.remove(host)
 
     def failed(self, host: str, reason: str) -> None:
         self._log.info("handshake", lambda: f"the TLS handshake of {host} with the HTTP listener failed: {reason}")
@@ -151,8 +156,6 @@ class HttpServer:
         """
         from penstock.http.messages import TOO_MANY, TOO_MANY_OF_HOST
 
-        if self._handshakes is not None:
-            self._handshakes.leave(connection.host)
         entry = self._places.enter(connection)
         self._quiet.clear()
         if entry.closed is not None:

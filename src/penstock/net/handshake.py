@@ -39,11 +39,12 @@ class TlsAdmission(Protocol):
         """Counts a peer whose handshake begins. Returns None if the limits allow no more connections."""
         ...
 
-    def leave(self, host: str) -> None:
-        """Stops counting a peer whose handshake failed.
+    def completed(self, host: str) -> None:
+        """Notes that the handshake of a peer was successful. `leave` is not called for this peer."""
+        ...
 
-        After a successful handshake, the connection remains counted.
-        """
+    def leave(self, host: str) -> None:
+        """Stops counting a peer whose handshake failed."""
         ...
 
     def failed(self, host: str, reason: str) -> None: ...
@@ -57,7 +58,8 @@ class TlsAcceptor:
         self._factory = factory
         self._admission = admission
         self._loop = asyncio.get_running_loop()
-        self._handshakes: set[asyncio.Task[None]] = set()
+        #: Maps the task of each handshake in progress to its host, in the order of their arrival.
+        self._handshakes: dict[asyncio.Task[None], str] = {}
         self._pause: asyncio.TimerHandle | None = None
         self._listen()
 
@@ -94,10 +96,21 @@ class TlsAcceptor:
         if arrival is None:
             peer.close()
             return
+        if arrival.closes is not None:
+            self._end_oldest(arrival.closes)
         peer.setblocking(False)
         task = self._loop.create_task(self._shake(peer, host, arrival))
-        self._handshakes.add(task)
+        self._handshakes[task] = host
         task.add_done_callback(partial(self._ended, peer, host))
+
+    def _end_oldest(self, host: str) -> None:
+        """Ends the oldest handshake of this host. Does nothing if all its handshakes have just ended."""
+        oldest = next((task for task, of in self._handshakes.items() if of == host and not task.done()), None)
+        if oldest is not None:
+            del self._handshakes[oldest]
+            oldest.cancel()
+            self._admission.leave(host)
+            self._admission.failed(host, "its place was needed for a newer connection")
 
     async def _shake(self, peer: socket.socket, host: str, arrival: Arrival) -> None:
         await self._wait(arrival)
@@ -111,12 +124,15 @@ class TlsAcceptor:
 
     def _ended(self, peer: socket.socket, host: str, task: asyncio.Task[None]) -> None:
         """Closes the socket of a peer whose handshake failed or was cancelled, also if the handshake had not begun."""
-        self._handshakes.discard(task)
+        counted = self._handshakes.pop(task, None) is not None
         error = None if task.cancelled() else task.exception()
         if error is None and not task.cancelled():
+            if counted:
+                self._admission.completed(host)
             return
         peer.close()
-        self._admission.leave(host)
+        if counted:
+            self._admission.leave(host)
         if isinstance(error, OSError):  # includes ssl.SSLError and the time-out
             self._admission.failed(host, _reason(error))
         elif error is not None:

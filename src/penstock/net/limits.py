@@ -58,6 +58,8 @@ class Arrival(NamedTuple):
 
     wait_s: float = 0.0
     refused: str | None = None
+    closes: str | None = None
+    """The host whose oldest TLS handshake is ended to make room for the new connection."""
 
 
 AT_ONCE = Arrival()
@@ -117,8 +119,9 @@ class ConnectionCounts:
         else:
             del self._by_host[host]
 
-    def of(self, host: str) -> int:
-        return self._by_host.get(host, 0)
+    def most(self) -> str:
+        """Returns the host with the most connections; of several such hosts, the one that has been here longest."""
+        return max(self._by_host, key=self._by_host.__getitem__)
 
 
 NO_BOUND = 2**63 - 1

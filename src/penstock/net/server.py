@@ -69,6 +69,9 @@ class _Admission:
         self.server.counts.add(host)
         return self.server.arrival(host, self.listener)
 
+    def completed(self, host: str) -> None:
+        """Does nothing: the connection remains counted until it is closed."""
+
     def leave(self, host: str) -> None:
         self.server.counts.remove(host)
 

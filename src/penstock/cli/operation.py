@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from penstock.cli import output
 from penstock.cli.exit import Exit, Failure
 from penstock.cli.options import positive_int, verb
-from penstock.cli.rest import rest, rest_options
+from penstock.cli.rest import OPERATION, SUMMARY, rest, rest_options
 
 COLUMNS = ["operation", "kind", "state", "done", "total", "by", "about"]
 
@@ -29,21 +28,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run_list(args: argparse.Namespace) -> int:
-    found = rest(args).ask("GET", "/v1/operations?limit=1000")["operations"]
+    found = rest(args).ask("GET", "/v1/operations?limit=1000", shape={"operations": [SUMMARY]})["operations"]
     rows = [{**each, "done": each["progress"]["done"], "total": each["progress"]["total"]} for each in found]
     output.rows(args.output, COLUMNS, rows, empty="no operation has run on this node")
     return Exit.OK
 
 
 def run_describe(args: argparse.Namespace) -> int:
-    found: dict[str, Any] = rest(args).ask("GET", f"/v1/operations/{args.operation}")
-    output.record(args.output, found)
+    output.record(args.output, rest(args).ask("GET", f"/v1/operations/{args.operation}", shape=OPERATION))
     return Exit.OK
 
 
 def run_cancel(args: argparse.Namespace) -> int:
-    cancelled = rest(args).ask("POST", f"/v1/operations/{args.operation}/cancel", {})["cancelled"]
-    if not cancelled:
+    answer = rest(args).ask("POST", f"/v1/operations/{args.operation}/cancel", {}, shape={"cancelled": bool})
+    if not answer["cancelled"]:
         raise Failure(f"operation {args.operation} has ended already", Exit.FAILED)
     output.note(f"operation {args.operation} is cancelled")
     return Exit.OK

@@ -167,12 +167,12 @@ def run_remove(args: argparse.Namespace) -> int:
 def run_resign(args: argparse.Namespace) -> int:
     if not args.yes:
         ask(f"make the quorum's leader at {args.http} resign?")
-    output.record(args.output, rest(args).ask("POST", "/v1/cluster/force-election", {}))
+    output.record(args.output, rest(args).ask("POST", "/v1/cluster/force-election", {}, shape={"resigned": int}))
     return Exit.OK
 
 
 def run_snapshot(args: argparse.Namespace) -> int:
-    output.record(args.output, rest(args).ask("POST", "/v1/cluster/compact-log", {}))
+    output.record(args.output, rest(args).ask("POST", "/v1/cluster/compact-log", {}, shape={"snapshot": object}))
     return Exit.OK
 
 

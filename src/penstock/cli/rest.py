@@ -24,10 +24,15 @@ from penstock.cli.options import credentials, positive_float
 if TYPE_CHECKING:
     from penstock.client.credentials import Credentials
 
+Shape = dict[str, Any]
 DEFAULT_URL = "http://127.0.0.1:9644"
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 LOOK_EVERY_S = 0.3
 CODES = {404: Exit.NOT_FOUND, 504: Exit.TIMEOUT}
+#: Shapes of answers for `has_shape`: any JSON object, an operation in a list, and an operation with its result.
+ANY_OBJECT: Shape = {}
+SUMMARY: Shape = {"operation": int, "state": str, "error": object, "progress": {"done": object, "total": object}}
+OPERATION: Shape = {**SUMMARY, "result": {}}
 
 
 def rest_options(parser: argparse.ArgumentParser) -> None:
@@ -55,8 +60,11 @@ class Rest:
     def address(self) -> str:
         return f"{'http' if self.tls is None else 'https'}://{self.host}{f':{self.port}' if self.port else ''}"
 
-    def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Sends a request and returns the answer. Raises Failure with the message of the node's error response."""
+    def ask(self, method: str, path: str, body: Any = None, *, shape: Shape = ANY_OBJECT) -> dict[str, Any]:
+        """Sends a request and returns the answer, a JSON object with the fields that `shape` names.
+
+        Raises Failure with the message of the node's error response, or because the server is not a node.
+        """
         headers = {"Connection": "close"} | ({"Authorization": self.authorization} if self.authorization else {})
         sent = None
         if body is not None:
@@ -74,12 +82,16 @@ class Rest:
             raise Failure(sentence, Exit.CANNOT_CONNECT) from problem
         try:
             value = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if not 200 <= status < 300:
-            detail = value.get("detail") if isinstance(value, dict) else None
+            detail = value["detail"] if has_shape(value, {"detail": str}) else ""
             raise Failure(detail or f"{self.address} answered with status {status}", CODES.get(status, Exit.FAILED))
-        return value
+        if not has_shape(value, shape):
+            sentence = f"{self.address} is not a Penstock node's HTTP listener: name that listener with --http"
+            raise Failure(sentence, Exit.CANNOT_CONNECT)
+        found: dict[str, Any] = value
+        return found
 
     def _exchange(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, bytes]:
         if self.tls is None:
@@ -97,10 +109,24 @@ class Rest:
         """Waits until an operation of the node has ended, and returns it. Raises Failure if it did not succeed."""
         while operation["state"] == "running":
             time.sleep(LOOK_EVERY_S)
-            operation = self.ask("GET", f"/v1/operations/{operation['operation']}")
+            operation = self.ask("GET", f"/v1/operations/{operation['operation']}", shape=OPERATION)
         if operation["state"] != "done":
             raise Failure(f"operation {operation['operation']} {operation['state']}: {operation['error'] or ''}")
         return operation
+
+
+def has_shape(value: Any, shape: Any) -> bool:
+    """Returns True if a JSON value has a shape: a type, a list with the shape of every item, or a dict with the shapes
+    of some fields of an object."""
+    match shape:
+        case dict():
+            return isinstance(value, dict) and all(
+                name in value and has_shape(value[name], each) for name, each in shape.items()
+            )
+        case [every]:
+            return isinstance(value, list) and all(has_shape(each, every) for each in value)
+        case _:
+            return isinstance(value, shape)
 
 
 def rest(args: argparse.Namespace) -> Rest:

@@ -1,0 +1,49 @@
+"""Tests what REST commands say about a URL or a server that is not a node's HTTP listener."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.cli.exit import Exit
+from penstock.cli.main import main
+from penstock.cli.rest import Rest
+
+URL = "http://127.0.0.1:9644"
+COMMANDS = ["operation list", "operation describe 1", "operation cancel 1", "quorum snapshot", "topic compact t"]
+FOREIGN = {
+    "html": b"<html>hi</html>",
+    "nothing": b"",
+    "list": b"[]",
+    "null": b"null",
+    "string": b'"x"',
+    "deep": b"[" * 200_000,
+    "other object": b'{"status":"ok"}',
+    "other rows": b'{"operations":[1,2]}',
+    "number that is a path": b'{"operation":"1/../x","state":"running","error":null}',
+}
+
+
+def answer_with(patch: pytest.MonkeyPatch, status: int, text: bytes) -> None:
+    patch.setattr(Rest, "_exchange", lambda *_: (status, text))
+
+
+@pytest.mark.parametrize("text", FOREIGN.values(), ids=FOREIGN)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_says_in_one_sentence_that_a_foreign_server_is_no_penstock_node(
+    command: str, text: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer_with(monkeypatch, 200, text)
+    assert main([*command.split(), "--http", URL]) == Exit.CANNOT_CONNECT
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"penstock: {URL} is not a Penstock node's HTTP listener: ")
+    assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", [b'{"detail":{"a":1}}', b'{"detail":""}', b"[" * 200_000, b"[]", b""])
+def test_error_response_without_a_sentence_is_reported_with_its_status(
+    text: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer_with(monkeypatch, 500, text)
+    assert main(["operation", "list", "--http", URL]) == Exit.FAILED
+    assert capsys.readouterr().err == f"penstock: {URL} answered with status 500\n"

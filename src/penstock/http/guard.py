@@ -108,9 +108,10 @@ class Guard:
         if isinstance(principal, Response):
             return principal
         role = self._roles.of(principal)
+        # A caller without a role is only named in the audit line about its refusal.
+        caller = Caller(principal, request.peer.host, role or Role.VIEW, f"http {request.method} {request.path}")
         if role is None or role < need.role:
-            return problem(403, no_role(principal, need.role))
-        caller = Caller(principal, request.peer.host, role, f"http {request.method} {request.path}")
+            return problem(403, deny_role(self._broker, caller, need.role))
         access = self._broker.access
         if access is not None and need.operation is not None:
             context = caller.context(self._broker)
@@ -148,8 +149,12 @@ class AdmittedStream:
         await self._stream.aclose()
 
 
-def no_role(principal: str, needed: Role) -> str:
-    return f"{principal} does not have the role {needed.name.lower()}, which this request needs."
+def deny_role(broker: Broker, caller: Caller, needed: Role) -> str:
+    """Writes an audit line about a caller that does not have the needed role, and returns the reason for the answer."""
+    role = needed.name.lower()
+    if broker.audit is not None:
+        broker.audit.role_missing(caller.context(broker), role)
+    return f"{caller.principal} does not have the role {role}, which this request needs."
 
 
 def forged_change(request: Request) -> Response | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +57,54 @@ def test_http_user_may_use_only_the_routes_that_the_users_role_allows() -> None:
 
     jaas = {"listener.name.sasl_plaintext.plain.sasl.jaas.config": ROLE_USERS}
     with_node(scenario, {**SECURED, **ROLES, **jaas})
+
+
+#: Requests that a user with the role operate and without ACLs may not send: method, path, body, and the operation, the
+#: resource and the name in the audit line.
+DENIED: list[tuple[str, str, Any, tuple[str, str, str]]] = [
+    ("GET", "/v1/topics/hidden", None, ("DESCRIBE", "TOPIC", "hidden")),
+    ("GET", "/v1/topics/hidden/records?partition=0", None, ("DESCRIBE", "TOPIC", "hidden")),
+    ("GET", "/v1/topics/hidden/records/stream", None, ("DESCRIBE", "TOPIC", "hidden")),
+    ("POST", "/v1/topics/hidden/records", {"records": [{"value": "x"}]}, ("DESCRIBE", "TOPIC", "hidden")),
+    ("POST", "/v1/topics/hidden/search", {"contains": "x"}, ("DESCRIBE", "TOPIC", "hidden")),
+    (
+        "POST",
+        "/v1/topics/hidden/trim",
+        {"partitions": [{"partition": 0, "before": -1}]},
+        ("DESCRIBE", "TOPIC", "hidden"),
+    ),
+    ("DELETE", "/v1/topics/hidden", None, ("DELETE", "TOPIC", "hidden")),
+    ("GET", "/metrics", None, ("DESCRIBE", "CLUSTER", "kafka-cluster")),
+    ("PUT", "/v1/users/admin/password", {"password": "x"}, ("USE", "ROLE", "admin")),
+    ("POST", "/v1/acls", {"resource": "cluster", "principal": "User:ann"}, ("USE", "ROLE", "admin")),
+    ("PATCH", "/v1/configs/brokers/1", {"set": {"a": "b"}}, ("USE", "ROLE", "admin")),
+]
+
+
+def test_each_http_request_denied_by_a_role_or_an_acl_gets_one_audit_line(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+
+    async def scenario(node: Node) -> None:
+        http = Http(node)
+        assert (await http.ask("/v1/topics", ADMIN, method="POST", body={"name": "hidden"})).status == 201
+        for method, target, body, _ in DENIED:
+            assert (target, (await http.ask(target, ANN, method=method, body=body)).status) == (target, 403)
+        assert (await http.ask("/v1/topics", ("bob", "b:ö"))).status == 403
+        assert json.loads((await http.ask("/v1/topics", ANN)).body)["topics"] == []  # hidden, not denied
+
+    roles = {"penstock.http.roles": "operate=User:ann"}
+    with_node(scenario, {**SECURED, **AUTHORIZER, **roles, "penstock.audit.file": str(path)})
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    denied = [
+        (line["principal"], line["host"], line["client_id"], line["operation"], line["resource"], *line["names"])
+        for line in lines
+        if line["result"] == "DENIED"
+    ]
+    expected = [
+        ("User:ann", "127.0.0.1", f"http {method} {target.partition('?')[0]}", *what)
+        for method, target, _, what in DENIED
+    ]
+    assert denied == [*expected, ("User:bob", "127.0.0.1", "http GET /v1/topics", "USE", "ROLE", "view")]
 
 
 def test_acls_limit_what_an_http_user_may_do_if_an_authorizer_is_set() -> None:

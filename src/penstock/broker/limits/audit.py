@@ -59,6 +59,10 @@ class Audit:
         """Writes a line about a denied request, or about one denied item of a request."""
         self._line("denied", ctx.connection, ctx, operation.name, resource.name, [name], DENIED)
 
+    def role_missing(self, ctx: RequestContext, role: str) -> None:
+        """Writes a line about a request that was denied because its sender does not have the role."""
+        self._line("denied", ctx.connection, ctx, "USE", "ROLE", [role], DENIED)
+
     def changed(
         self, ctx: RequestContext, operation: str, resource: str, names: Iterable[str], result: str | dict[str, str]
     ) -> None:

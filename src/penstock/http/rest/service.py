@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from penstock.broker.limits.audit import OK
 from penstock.broker.requests.access_control import visible_topics
-from penstock.http.guard import NOBODY, Caller, no_role
+from penstock.http.guard import NOBODY, Caller, deny_role
 from penstock.http.rest.problems import Problem
 from penstock.http.roles import Role
 from penstock.security.vocabulary import CLUSTER_NAME, AclResource
@@ -91,9 +91,9 @@ class Service:
         return ruling and self.caller.role >= Role.ADMIN
 
     def require(self, role: Role) -> None:
-        """Raises Problem if the caller does not have this role."""
+        """Raises Problem if the caller does not have this role. The denial gets an audit line."""
         if self.caller.role < role:
-            raise Problem(403, no_role(self.caller.principal, role))
+            raise Problem(403, deny_role(self.broker, self.caller, role))
 
     def visible_topics(self) -> Callable[[str], bool]:
         """Returns a filter for topic names: it accepts the topics that the caller may describe, even if they don't
@@ -104,8 +104,10 @@ class Service:
         """Returns the topic from this node's metadata image.
 
         Raises Problem with 403 if the caller may not describe the topic, with 404 if there is no such topic.
+        The authorizer logs the denial and writes its audit line.
         """
-        if not self.visible_topics()(name):
+        access, context = self.broker.access, self.caller.context(self.broker)
+        if access is not None and not access.allows(context, AclOperation.DESCRIBE, AclResource.TOPIC, name):
             raise Problem(403, f"{self.caller.principal} has no ACL for DESCRIBE on topic {name!r}.")
         found = self.broker.metadata.image.topics.get(name)
         if found is None:

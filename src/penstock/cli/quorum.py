@@ -165,9 +165,10 @@ def run_remove(args: argparse.Namespace) -> int:
 
 
 def run_resign(args: argparse.Namespace) -> int:
+    node = rest(args)
     if not args.yes:
-        ask(f"make the quorum's leader at {args.http} resign?")
-    output.record(args.output, rest(args).ask("POST", "/v1/cluster/force-election", {}, shape={"resigned": int}))
+        ask(f"make the quorum's leader at {node.address} resign?")
+    output.record(args.output, node.ask("POST", "/v1/cluster/force-election", {}, shape={"resigned": int}))
     return Exit.OK
 
 

@@ -40,7 +40,7 @@ def rest_options(parser: argparse.ArgumentParser) -> None:
         "--http",
         metavar="URL",
         default=os.environ.get("PENSTOCK_HTTP", DEFAULT_URL),
-        help="penstock.http.listener of the node (default: PENSTOCK_HTTP, else %(default)s)",
+        help=f"penstock.http.listener of the node (default: PENSTOCK_HTTP, else {DEFAULT_URL})",
     )
     credentials(parser)
     parser.add_argument("--timeout", type=positive_float, default=30.0, metavar="SECONDS", help="default: %(default)s")
@@ -134,12 +134,14 @@ def rest(args: argparse.Namespace) -> Rest:
     from penstock.cli.connect import credentials_in
     from penstock.security.hosts import is_loopback
 
+    if "@" in args.http:  # the URL is not printed, because it may contain a password
+        raise Failure("--http takes no login in its URL: give the login in a file with --command-config", Exit.USAGE)
     try:
         parts = urlsplit(args.http)
         port = parts.port
     except ValueError:
         raise Failure(f"--http {args.http} is not a URL: write http://HOST:PORT", Exit.USAGE) from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/") or parts.username:
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
         raise Failure(f"--http takes http://HOST:PORT or https://HOST:PORT, not {args.http}", Exit.USAGE)
     found = credentials_in(args.command_config)
     authorization = _authorization(found)

@@ -47,3 +47,24 @@ def test_error_response_without_a_sentence_is_reported_with_its_status(
     answer_with(monkeypatch, 500, text)
     assert main(["operation", "list", "--http", URL]) == Exit.FAILED
     assert capsys.readouterr().err == f"penstock: {URL} answered with status 500\n"
+
+
+@pytest.mark.parametrize("url", ["https://ann:hush@h:1", "http://:hush@h", "http://ann:hush@h:x", "ann:hush@h:1"])
+@pytest.mark.parametrize("command", ["operation list", "quorum resign", "quorum resign --yes"])
+def test_login_in_the_url_of_the_http_option_is_refused_and_not_printed(
+    command: str, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command.split(), "--http", url]) == Exit.USAGE
+    printed = capsys.readouterr()
+    assert "--command-config" in printed.err
+    assert "hush" not in printed.out + printed.err
+
+
+def test_help_does_not_print_the_url_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PENSTOCK_HTTP", "https://ann:hush@h:1")
+    assert main(["operation", "list", "--help"]) == Exit.OK
+    printed = capsys.readouterr().out
+    assert "PENSTOCK_HTTP" in printed
+    assert "hush" not in printed

@@ -270,11 +270,11 @@ class LimitedLog:
     def info(self, kind: str, message: Callable[[], str]) -> None:
         """Logs the text that `message` returns, if the limit for log lines allows it. Otherwise does not call
         `message`."""
-        if self._shows(kind):
+        if self._shows(kind, logging.INFO):
             self._logger.info("%s", message())
 
     def warning(self, kind: str, message: str) -> None:
-        if self._shows(kind):
+        if self._shows(kind, logging.WARNING):
             self._logger.warning("%s", message)
 
     def exception(self, kind: str, message: str, error: BaseException) -> None:
@@ -282,15 +282,18 @@ class LimitedLog:
 
         The limit applies because a peer may be able to cause this error at will.
         """
-        if self._shows(kind):
+        if self._shows(kind, logging.ERROR):
             self._logger.error("%s", message, exc_info=error)
 
-    def _shows(self, kind: str) -> bool:
+    def _shows(self, kind: str, level: int) -> bool:
+        if not self._logger.isEnabledFor(level):
+            return False
         now = self._time()
         since, lines = self._kinds.get(kind, (now, 0))
         if now - since >= self.PERIOD_S:
             if lines > self.LINES:
-                self._logger.warning("%d log lines of the same kind as the next line were left out", lines - self.LINES)
+                left_out = lines - self.LINES
+                self._logger.log(level, "%d log lines of the same kind as the next line were left out", left_out)
             since, lines = now, 0
         self._kinds[kind] = (since, lines + 1)
         return lines < self.LINES

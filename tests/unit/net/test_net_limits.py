@@ -191,6 +191,21 @@ def test_rate_limited_log_counts_the_lines_that_it_omits(caplog: pytest.LogCaptu
     ]
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_note_about_omitted_lines_has_their_level_and_is_left_out_with_them(
+    caplog: pytest.LogCaptureFixture, enabled: bool
+) -> None:
+    now = 0.0
+    log = LimitedLog(logging.getLogger("penstock.net"), lambda: now)
+    caplog.set_level(logging.INFO if enabled else logging.WARNING, "penstock.net")
+    for _ in range(100):
+        log.info("flood", lambda: "line")
+    now += LimitedLog.PERIOD_S
+    log.info("flood", lambda: "again")
+    assert {record.levelno for record in caplog.records} == ({logging.INFO} if enabled else set())
+    assert any("were left out" in line for line in caplog.messages) is enabled
+
+
 def test_repeated_stack_traces_do_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
     log = LimitedLog(logging.getLogger("penstock.net"), lambda: 0.0)
     for _ in range(100):

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 IDLE_S = 60.0
-RECEIVE_S = 10.0
+#: Longest time in which a request has to arrive. A body gets more time while it arrives at RECEIVE_BYTES_PER_S or more.
+RECEIVE_S, RECEIVE_BYTES_PER_S = 10.0, 16 * 1024
 ANSWER_S = 30.0
 #: Longest time for which the peer of a stream may leave a part unread.
 SLOW_S = 20.0
@@ -93,7 +94,9 @@ class HttpConnection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
         self._head_only = False
-        self._receiving = False
+        #: When the current request began to arrive, and how many bytes of its body have arrived.
+        self._receiving_since: float | None = None
+        self._received = 0
         self._unsent = False
         #: Bytes in the transport, and the time, when the peer began to leave bytes unread.
         self._unsent_from, self._unsent_since = 0, 0.0
@@ -216,14 +219,12 @@ class HttpConnection(asyncio.Protocol):
                 return
             match event:
                 case h11.NEED_DATA:
-                    if not self._receiving and self._http.trailing_data[0]:
-                        self._receiving = True
-                        self._within(RECEIVE_S if self._on_trial is None else TRIAL_S, self._too_slow)
+                    self._await_rest()
                     return
                 case h11.Request():
                     self._requested(event)
                 case h11.EndOfMessage():
-                    self._receiving = False
+                    self._receiving_since, self._received = None, 0
                     self._task = asyncio.get_running_loop().create_task(self._answer(), name="http")
                     self._within(ANSWER_S, self.abort)
                 case h11.ConnectionClosed():
@@ -231,8 +232,26 @@ class HttpConnection(asyncio.Protocol):
                     return
                 case h11.Data():
                     self._body.append(bytes(event.data))
+                    self._received += len(event.data)
                 case _:  # h11 has no other events
                     return
+
+    def _await_rest(self) -> None:
+        """Limits the time for the rest of a request, if a part of its header or its whole header has arrived."""
+        if self._receiving_since is None and (self._request is not None or self._http.trailing_data[0]):
+            self._receiving_since = asyncio.get_running_loop().time()
+            self._within(RECEIVE_S if self._on_trial is None else TRIAL_S, self._check_rate)
+
+    def _check_rate(self) -> None:
+        """Refuses the request if it arrives too slowly. Otherwise checks again when its bytes so far are too few."""
+        assert self._receiving_since is not None
+        limit_s = RECEIVE_S + self._received / RECEIVE_BYTES_PER_S if self._on_trial is None else TRIAL_S
+        left_s = self._receiving_since + limit_s - asyncio.get_running_loop().time()
+        if left_s > 0:
+            self._within(left_s, self._check_rate)
+        else:
+            rate = f"a body gets more while it arrives at {RECEIVE_BYTES_PER_S} bytes per second or more"
+            self._refuse(text(408, f"The request did not arrive within {RECEIVE_S:.0f} s; {rate}."))
 
     def _requested(self, event: h11.Request) -> None:
         self._head_only = event.method == b"HEAD"
@@ -361,9 +380,6 @@ class HttpConnection(asyncio.Protocol):
         self._within(LINGER_S, self._close)
         if self._transport.can_write_eof():
             self._transport.write_eof()
-
-    def _too_slow(self) -> None:
-        self._refuse(text(408, f"The request did not arrive within {RECEIVE_S:.0f} s."))
 
     # --- closing
 

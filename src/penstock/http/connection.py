@@ -237,10 +237,15 @@ class HttpConnection(asyncio.Protocol):
                     return
 
     def _await_rest(self) -> None:
-        """Limits the time for the rest of a request, if a part of its header or its whole header has arrived."""
+        """Limits the time for the rest of a request, if a part of its header or its whole header has arrived.
+
+        Asks for the body if the client waits with it (`Expect: 100-continue`).
+        """
         if self._receiving_since is None and (self._request is not None or self._http.trailing_data[0]):
             self._receiving_since = asyncio.get_running_loop().time()
             self._within(RECEIVE_S if self._on_trial is None else TRIAL_S, self._check_rate)
+        if self._request is not None and self._http.they_are_waiting_for_100_continue:
+            self._write(self._http.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")))
 
     def _check_rate(self) -> None:
         """Refuses the request if it arrives too slowly. Otherwise checks again when its bytes so far are too few."""

@@ -1,4 +1,4 @@
-"""Tests in virtual time how long an HTTP request may take to arrive."""
+"""Tests in virtual time how long an HTTP request may take to arrive, and when a client is asked for a body."""
 
 from __future__ import annotations
 
@@ -157,5 +157,56 @@ def test_time_limit_is_the_same_for_every_request_of_a_connection() -> None:
         connection.data_received(header(2) + b"a")
         await after_s(RECEIVE_S + 0.1)
         assert wire.status() == 408
+
+    connected(scenario)
+
+
+EXPECT = "Expect: 100-continue\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+def test_client_that_waits_with_its_body_is_asked_once_to_send_it() -> None:
+    async def scenario(connection: HttpConnection, wire: Wire) -> None:
+        for _ in range(2):
+            wire.sent = b""
+            connection.data_received(header(2, EXPECT)[:-1])
+            assert wire.sent == b""
+            connection.data_received(header(2, EXPECT)[-1:])
+            assert wire.sent == CONTINUE
+            connection.data_received(b"a")
+            assert wire.sent == CONTINUE
+            connection.data_received(b"b")
+            await after_s(1)
+            assert wire.sent.startswith(CONTINUE + b"HTTP/1.1 200 ")
+            assert wire.sent.count(CONTINUE) == 1
+
+    connected(scenario)
+
+
+def test_client_that_was_asked_for_its_body_and_does_not_send_it_gets_408() -> None:
+    async def scenario(connection: HttpConnection, wire: Wire) -> None:
+        connection.data_received(header(2, EXPECT))
+        await after_s(RECEIVE_S + 0.1)
+        assert wire.sent.startswith(CONTINUE + b"HTTP/1.1 408 ")
+
+    connected(scenario)
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [
+        (header(BODY_MAX_BYTES + 1, EXPECT), 413),
+        (header(2, EXPECT).replace(b"localhost", b"evil.example"), 421),
+        (header(2, EXPECT) + b"ab", 200),  # the body is already there
+        (header(0, EXPECT), 200),
+    ],
+)
+def test_request_that_is_refused_or_complete_gets_its_answer_and_is_not_asked_for_a_body(
+    sent: bytes, expected: int
+) -> None:
+    async def scenario(connection: HttpConnection, wire: Wire) -> None:
+        connection.data_received(sent)
+        await after_s(0.1)
+        assert wire.sent.startswith(b"HTTP/1.1 %d " % expected)
 
     connected(scenario)

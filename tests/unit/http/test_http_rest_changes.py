@@ -96,6 +96,17 @@ def test_rest_api_shows_releases_archives_and_drains_records_in_flight_of_a_shar
     assert ask(broker, "GET", path).value["partitions"][0]["lag"] == 0
 
 
+def test_rest_api_limits_the_start_offset_of_a_share_group_to_the_log(broker: Broker) -> None:
+    fill(broker, "bounded", [b"x"] * 4)
+    with broker.client() as client:
+        begin_share_group(client, "bounded-crew", "bounded")
+        client.delete_records({("bounded", 0): 2})
+    for offset, start in ((2**63 - 1, 4), (0, 2), (3, 3)):
+        reset = {"offset": offset, "topics": ["bounded"]}
+        [row] = ask(broker, "POST", "/v1/share-groups/bounded-crew/reset-offsets", reset).value["partitions"]
+        assert (row["after"], row["kafka_error"]) == (start, None)
+
+
 def test_rest_api_resets_and_deletes_start_offsets_of_a_share_group(broker: Broker) -> None:
     fill(broker, "shared", [b"x"] * 4)
     with broker.client() as client:

@@ -113,7 +113,7 @@ async def reset_offsets(service: Service, call: Call) -> Any:
     before = await admin.committed(group)
     await asyncio.sleep(0)
     wanted = await _partitions(service, call, before)
-    target = await _targets(admin, given[0], call.body[given[0]], wanted, before)
+    target = await reset_targets(admin, given[0], call.body[given[0]], wanted, before)
     dry = call.body.get("dry_run", False)
     refused = {} if dry else await admin.commit(group, target)
     errors = {partition: code.name for partition, code in refused.items()}
@@ -157,7 +157,7 @@ def partitions_of_topics(service: Service, topics: list[str]) -> list[TopicParti
     return sorted((name, index) for name, topic in found.items() for index in topic.partitions)
 
 
-async def _targets(
+async def reset_targets(
     admin: GroupAdmin, target: str, value: int, wanted: list[TopicPartition], before: Offsets
 ) -> Offsets:
     """Returns the new offset of each partition, limited to the range of its log. Leaves out partitions of deleted

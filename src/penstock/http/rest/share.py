@@ -10,11 +10,11 @@ from penstock.client.group_admin import GroupAdmin
 from penstock.client.share_admin import SHARE, Refusal, ShareAdmin, in_flight, is_idle, members_of, offset_rows
 from penstock.http.rest.cluster import PAGE, paged
 from penstock.http.rest.fields import Field, list_of
-from penstock.http.rest.groups import RESET_MAX, member_page, partitions_of_topics, reset_rows
+from penstock.http.rest.groups import RESET_MAX, member_page, partitions_of_topics, reset_rows, reset_targets
 from penstock.http.rest.problems import Problem
 from penstock.http.rest.routes import Call, Route
 from penstock.protocol.errors import ErrorCode, KafkaError
-from penstock.protocol.vocabulary import EARLIEST, LATEST, Acknowledge
+from penstock.protocol.vocabulary import Acknowledge
 
 if TYPE_CHECKING:
     from penstock.http.operations import Operation
@@ -61,7 +61,7 @@ async def reset_share_offsets(service: Service, call: Call) -> Any:
     if len(given) != 1:
         raise Problem(400, f"Give exactly one of the fields {', '.join(TARGETS)}.")
     client, group = await service.client(), call.path["group"]
-    admin, offsets = ShareAdmin(client), GroupAdmin(client)
+    admin = ShareAdmin(client)
     before = {(topic, part.partition_index): part.start_offset for topic, part in await admin.offsets(group)}
     topics = call.body.get("topics")
     wanted = sorted(before) if topics is None else partitions_of_topics(service, topics)
@@ -69,10 +69,7 @@ async def reset_share_offsets(service: Service, call: Call) -> Any:
         raise Problem(404, f"Share group {group!r} has no offsets: name topics in the field topics.")
     if len(wanted) > RESET_MAX:
         raise Problem(400, f"A reset of {len(wanted)} partitions is too large: name fewer topics, {RESET_MAX} at most.")
-    if given[0] == "offset":
-        target = dict.fromkeys(wanted, call.body["offset"])
-    else:
-        target = await offsets.offsets_at(wanted, EARLIEST if given[0] == "earliest" else LATEST)
+    target = await reset_targets(GroupAdmin(client), given[0], call.body[given[0]], wanted, before)
     dry = call.body.get("dry_run", False)
     refusals = [] if dry else await admin.alter_offsets(group, target)
     refused = {each.what: each for each in refusals}

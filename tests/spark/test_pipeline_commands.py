@@ -269,7 +269,11 @@ def test_demo_with_a_time_limit_stops_and_reports_that_the_table_has_all_events(
 
 def on_terminal(command: list[str], environment: dict[str, str], until: str) -> tuple[int, str]:
     """Runs a command on a terminal of its own, like a shell; sends Ctrl-C once the text is printed, and waits."""
-    take = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+    take = (
+        "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+        "signal.signal(signal.SIGINT, signal.SIG_DFL);"  # tests that run in the background inherit an ignored signal
+        "os.execvp(sys.argv[1], sys.argv[1:])"
+    )
     ours, its = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-c", take, *command],

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from penstock.formats.gradual_json import SMALL_BYTES, loads
 from penstock.http.rest.fields import Field, FieldError, check_object
+from penstock.http.rest.paced_thread import PacedThread
 
 
 class BodyReader:
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-http-bodies")
+        self._thread = PacedThread("penstock-http-bodies")
 
     def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.close()
 
     async def read(self, fields: Mapping[str, Field], body: bytes) -> dict[str, Any]:
         """Parses and checks a body, and returns its fields; no fields for an empty body. Raises FieldError."""
         if len(body) <= SMALL_BYTES:
             return _read(fields, body)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, _read, fields, body)
+        return await self._thread.run(_read, fields, body)
 
 
 def _read(fields: Mapping[str, Field], body: bytes) -> dict[str, Any]:

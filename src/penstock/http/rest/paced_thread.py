@@ -22,7 +22,10 @@ class PacedThread:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     async def run(self, work: Callable[..., T], *args: object) -> T:
-        """Runs `work` in the thread and returns its result. `work` should take only a few milliseconds."""
+        """Runs `work` in the thread and returns its result.
+
+        `work` should take only a few milliseconds, unless it is Python code, which lets other threads run meanwhile.
+        """
         return await asyncio.get_running_loop().run_in_executor(self._thread, _run, work, args)
 
     def close(self) -> None:

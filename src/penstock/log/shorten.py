@@ -122,8 +122,7 @@ def _doomed(log: Log, now_ms: int) -> list[Segment]:
         below_start = not is_last and end <= log.log_start_offset
         if not (expired or too_much or below_start):
             break
-        if too_much:
-            excess -= segment.size
+        excess -= segment.size
         doomed.append(segment)
     return doomed
 

@@ -20,7 +20,7 @@ from penstock.log.health import LogHealth
 from penstock.log.producers import AppendOrigin, ProducerStateManager
 from penstock.log.roll_policy import RollPolicy
 from penstock.log.scan import CorruptBatchError
-from penstock.log.segment import DELETED_SUFFIX, MAX_RELATIVE_OFFSET, Segment
+from penstock.log.segment import DELETED_SUFFIX, MAX_RELATIVE_OFFSET, TIME_INDEX_SUFFIX, Segment
 from penstock.log.segment_list import SegmentList
 from penstock.log.slices import LogSlice
 from penstock.log.snapshot_files import SnapshotFiles
@@ -316,7 +316,7 @@ class Log:
         if now_ms is None:
             now_ms = self.environment.clock.wall_ms()
         try:
-            old.seal()
+            self._seal(old)
             snapshot = self.snapshots.take(self.producers)
             segment = Segment.create(
                 self.environment.disk,
@@ -335,6 +335,16 @@ class Log:
         self.rolling = RollPolicy(self.config, self.environment.random)
         self.environment.flush_wanted(self)
         return segment
+
+    def _seal(self, segment: Segment) -> None:
+        """Seals a segment. If this adds an entry to the time index, the next flush syncs the index file.
+
+        After a truncation the segment may end at the recovery point; a flush syncs only segments that end above it.
+        """
+        entries = len(segment.time_index) if segment.size else 0
+        segment.seal()
+        if segment.size and len(segment.time_index) > entries:
+            self.durability.note_unsynced(segment.path(TIME_INDEX_SUFFIX))
 
     # Reading.
 
@@ -505,10 +515,7 @@ class Log:
         try:
             active = self.segments.active
             if active.size and active.touched:
-                entries = len(active.time_index)
-                active.seal()
-                if len(active.time_index) > entries:
-                    self.durability.note_unsynced(active.time_index.file.path)
+                self._seal(active)
             snapshot = self.snapshots.take_last(self.producers)
             if snapshot is not None:
                 self.durability.note_unsynced(snapshot)

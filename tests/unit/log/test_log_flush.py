@@ -264,3 +264,17 @@ def test_log_maintenance_deletes_expired_segments_in_the_background_until_it_is_
         assert log.log_start_offset == 3
 
     asyncio.run(work())
+
+
+def test_time_index_that_a_roll_completes_after_a_truncation_survives_a_power_loss() -> None:
+    disk = MemoryDisk(crashable=True)
+    log = new_log(logs=manager(disk))
+    for timestamp in (10, 20):
+        produce(log, timestamp=timestamp, commit=False)
+    log.flush_now()
+    log.truncate_to(1)
+    assert log.recovery_point == 1
+    log.roll()
+    produce(log, timestamp=30, commit=False)
+    log.flush_now()
+    assert not disk.inode(log.segments[0].path(".timeindex")).pending

@@ -177,6 +177,13 @@ FOUND = [
         later_actors=True,
     ),
     Found(
+        "producers had expired when a log was loaded, and then the machine's clock jumped back",
+        *(70030, "expiry", 15),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
+    Found(
         "an acks=1 write to a stopping machine that still led was taken for kept",
         *(60437, "crash", 15),
         nodes=3,

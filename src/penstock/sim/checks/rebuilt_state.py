@@ -135,9 +135,6 @@ class RebuiltStates:
         self._damaged = damaged
         self._replicas: dict[tuple[Machine, Key], Rebuilt] = {}
         self._reported: set[tuple[str, Key]] = set()
-        #: The latest time that each machine's clock showed. Producers that had expired then stay forgotten after a
-        #: clock has jumped back.
-        self._latest_ms: dict[Machine, int] = {}
 
     def taps(self) -> list[Tap]:
         return [
@@ -161,7 +158,6 @@ class RebuiltStates:
         state."""
         for (machine, _), rebuilt in self._replicas.items():
             if rebuilt.cursor.log.producers is producers:
-                self._latest_ms[machine] = max(now_ms, self._latest_ms.get(machine, now_ms))
                 rebuilt.read_on(machine)
                 rebuilt.producers.remove_expired(now_ms, expiration_ms)
                 return
@@ -208,8 +204,7 @@ class RebuiltStates:
             return  # the node may have read nothing, or wrong bytes
         rebuilt = self._rebuilt(machine, partition)
         rebuilt.read_on(machine)
-        now_ms = log.environment.clock.wall_ms()
-        latest_ms = self._latest_ms[machine] = max(now_ms, self._latest_ms.get(machine, now_ms))
+        latest_ms = machine.clock.latest_ms  # producers that had expired stay forgotten after a clock has jumped back
         if rebuilt.has_expired:
             rebuilt.has_expired = False
             _forget_expired(rebuilt, log, latest_ms)

@@ -12,6 +12,7 @@ class SimClock:
         self._timeline = timeline
         self._rate = rate
         self.offset_ms = offset_ms
+        self._latest_before_jump_ms = 0
 
     def wall_ms(self) -> int:
         return EPOCH_MS + self.offset_ms + int(self._timeline.now * 1000 * self._rate)
@@ -19,6 +20,12 @@ class SimClock:
     def nanoseconds(self) -> int:
         return 0
 
+    @property
+    def latest_ms(self) -> int:
+        """Returns the latest time that this clock has shown. It is later than now if the clock has jumped back."""
+        return max(self._latest_before_jump_ms, self.wall_ms())
+
     def jump(self, milliseconds: int) -> None:
         """Sets the clock forward, or back if `milliseconds` is negative."""
+        self._latest_before_jump_ms = self.latest_ms
         self.offset_ms += milliseconds

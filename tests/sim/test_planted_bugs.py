@@ -40,6 +40,7 @@ QUICK = frozenset(
         "full-directory-takes-records",
         "index-not-truncated",
         "large-batch-skipped",
+        "later-segments-without-directory-sync",
         "isr-change-without-answer",
         "isr-expanded-early",
         "marker-written-twice",

@@ -91,6 +91,7 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "revocation-not-awaited": (3, 20),
     "producers-of-truncated-batches": (2, 20),
     "time-index-of-the-last-batch": (2, 20),
+    "later-segments-without-directory-sync": (1, 20),
     **WORKLOAD_BUGS_FOUND_BY,
     **{name: (seed, SHARE_SECONDS) for name, (_, _, _, seed) in SHARE_BUGS.items()},
     **{name: (bug.seed, POINT_BUGS_SECONDS) for name, bug in POINT_BUGS.items()},

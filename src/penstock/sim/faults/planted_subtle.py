@@ -10,6 +10,7 @@ from penstock.broker.replicas.partition import Partition
 from penstock.groups import reconciliation
 from penstock.groups.consumer import heartbeat
 from penstock.log import shorten
+from penstock.log.flush import Durability
 from penstock.log.log import Log
 from penstock.log.scan import scan_headers
 from penstock.log.segment import Segment
@@ -75,6 +76,14 @@ def _large_batch_skipped(old: Any) -> Any:
         old(self, read, budget, whole_batch=whole_batch)
 
     return read
+
+
+def _first_segment_only(old: Any) -> Any:
+    def sync_directories(self: Durability) -> None:
+        if not self._synced_bases:
+            old(self)
+
+    return sync_directories
 
 
 def _until_full(old: Any) -> Any:
@@ -184,5 +193,12 @@ SUBTLE_BUGS: dict[str, Subtle] = {
         "hostile",
         3,
         ((Segment, "account", _last_is_largest),),
+    ),
+    "later-segments-without-directory-sync": Subtle(
+        "a flush syncs the directory of a log for its first segment only, so a later segment may vanish",
+        "durability",
+        "calm",
+        3,
+        ((Durability, "_sync_directories", _first_segment_only),),
     ),
 }

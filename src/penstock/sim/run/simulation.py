@@ -26,6 +26,7 @@ from penstock.sim.actors.final_reader import read_everything
 from penstock.sim.actors.session import Clients
 from penstock.sim.checks.confirmed_share_states import ConfirmedShareStates
 from penstock.sim.checks.directory_rules import DirectoryRules
+from penstock.sim.checks.durability_claims import DurabilityClaims
 from penstock.sim.checks.group_ownership import GroupOwnership
 from penstock.sim.checks.history import FinalView, History, UncleanElection
 from penstock.sim.checks.history_rules import judge
@@ -129,6 +130,7 @@ class Simulation:
         self.history.commit_time = self.contents.commit_time
         self.contents.on_unclean = self._elected_unclean
         self.rebuilt = RebuiltStates(self.machines, self.story.violated, self.history.damaged)
+        self.durability = DurabilityClaims(self.machines, self.story.violated)
         self.share_states = ShareStates(self.machines, self.history, self.story.violated)
         self.confirmed_shares = ConfirmedShareStates(self.machines, self.story.violated, excused=self._journals_lost)
         self.ownership = GroupOwnership(
@@ -216,7 +218,8 @@ class Simulation:
 
     def _taps(self) -> list[Tap]:
         checks = (
-            *(self.contents, self.ownership, self.rebuilt, self.share_states, self.confirmed_shares, self.directories),
+            *(self.contents, self.ownership, self.rebuilt, self.durability),
+            *(self.share_states, self.confirmed_shares, self.directories),
         )
         taps = [tap for check in checks for tap in check.taps()]
         if self._other is not None:

@@ -1,0 +1,183 @@
+"""Checks that data which a node takes for synced would survive a power loss at this moment.
+
+    flushed offset    the records below it, the names of their files, the log's directory and the topic id
+    recovery point    also the index files of the segments that end below it
+    synced mark       every record that was in the log when the mark was asked for; the mark itself, or its removal
+    truncation        the new end of the log's last files, and the removal of all files above that end
+    vote              the file quorum-state
+
+A power loss in a run finds a missing fsync only if the power is lost in the few milliseconds in which it matters. This
+check needs no power loss: the simulated volume knows which changes are unsynced. It runs whenever a node makes such a
+claim.
+
+A file whose earlier fsync failed is left out: a kernel may have dropped its data, and a later process can't know this.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterator, Sequence
+
+from penstock.broker.controlplane.quorum_files import QuorumFiles
+from penstock.disk.volume import Directory, Inode, Volume
+from penstock.log.checkpoints import PARTITION_METADATA_FILE
+from penstock.log.flush import Durability
+from penstock.log.log import Log
+from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from penstock.log.synced_mark import SYNCED_MARK_FILE, Mark
+from penstock.metadata.quorum_state import QUORUM_STATE_FILE
+from penstock.sim.checks.taps import Tap
+from penstock.sim.engine.machine import Machine
+
+RULE = "durability"
+#: The length of the base offset, which is the first field of a batch.
+OFFSET_BYTES = 8
+INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+
+class DurabilityClaims:
+    def __init__(self, machines: Sequence[Machine], violated: Callable[[str, str], None]) -> None:
+        self._machines = machines
+        self._violated = violated
+        self._reported: set[str] = set()
+        #: Logs whose truncation has begun.
+        self._truncating: set[Log] = set()
+
+    def taps(self) -> list[Tap]:
+        return [
+            Tap(Durability, "_sync_records", self.synced, answer=True),
+            Tap(Durability, "finish", self.flushed),
+            Tap(Durability, "_write_mark", self.marked, answer=True),
+            Tap(Durability, "_erase_mark", self.unmarked, answer=True),
+            Tap(Log, "begin_truncation", self.truncation_begins),
+            Tap(Log, "truncate_to", self.truncated),
+            Tap(Log, "truncate_fully_and_start_at", self.truncated),
+            Tap(QuorumFiles, "save_state", self.voted),
+        ]
+
+    # Claims of a node.
+
+    def synced(self, durability: Durability) -> Callable[[object], None]:
+        """Observes a group commit. Checks the flushed offset at its end."""
+        log = durability._log
+        return lambda _: self._check(log, lambda volume: unsynced_records(volume, log, log.flushed_offset))
+
+    def flushed(self, durability: Durability, *_: object) -> None:
+        """Checks the flushed offset and the recovery point after a full flush."""
+        log = durability._log
+        self._check(log, lambda volume: unsynced_records(volume, log, log.flushed_offset))
+        self._check(log, lambda volume: unsynced_indexes(volume, log, durability.recovery_point))
+
+    def marked(self, durability: Durability) -> Callable[[object], None]:
+        """Observes the task that writes a synced mark. At its end, checks the mark and the records that were in the log
+        when the task began."""
+        log = durability._log
+        end, generation = log.log_end_offset, log.generation
+
+        def ended(_: object) -> None:
+            if durability.mark is Mark.PRESENT:
+                self._check(log, lambda volume: unsynced_name(volume, f"{log.path}/{SYNCED_MARK_FILE}"))
+                if log.generation == generation:
+                    self._check(log, lambda volume: unsynced_records(volume, log, end))
+
+        return ended
+
+    def unmarked(self, durability: Durability) -> Callable[[object], None]:
+        """Observes the task that removes a synced mark. At its end, checks that no power loss can bring it back."""
+        log = durability._log
+        return lambda _: self._check(log, lambda volume: unsynced_name(volume, f"{log.path}/{SYNCED_MARK_FILE}"))
+
+    def truncation_begins(self, log: Log, *_: object) -> None:
+        self._truncating.add(log)
+
+    def truncated(self, log: Log, *_: object) -> None:
+        """Checks that no power loss can bring back records, or files about records, that a truncation has removed."""
+        if log in self._truncating:
+            self._truncating.discard(log)
+            self._check(log, lambda volume: unsynced_truncation(volume, log))
+
+    def voted(self, files: QuorumFiles, *_: object) -> None:
+        path = f"{files._log.path}/{QUORUM_STATE_FILE}"
+        self._check(files._log, lambda volume: (*unsynced_content(volume, path), *unsynced_name(volume, path)))
+
+    def _check(self, log: Log, losses: Callable[[Volume], Iterator[str] | Sequence[str]]) -> None:
+        machine = next((each for each in self._machines if each.disk is log.environment.disk), None)
+        if machine is None or log.offline or log.health.closed:
+            return
+        for what in losses(machine.volume):
+            if what not in self._reported:
+                self._reported.add(what)
+                self._violated(RULE, f"{machine.name} takes data for synced that a power loss would lose: {what}")
+
+
+def unsynced_records(volume: Volume, log: Log, end: int) -> Iterator[str]:
+    """Yields the data that a power loss would take from the records of the log below offset `end`."""
+    covered = [segment for segment in log.segments if segment.base_offset < end and segment.size]
+    for segment in covered:
+        path = segment.path(LOG_SUFFIX)
+        inode = volume.find(path)
+        if isinstance(inode, Inode) and not inode.poisoned and inode.pending:
+            position = min(change.offset for change in inode.pending)
+            first = bytes(inode.data[position : position + OFFSET_BYTES])
+            if len(first) == OFFSET_BYTES and int.from_bytes(first, "big") < end:
+                yield f"{path} from position {position} on, below offset {end}"
+        yield from _unsynced_creation(volume, path)
+    if covered:
+        topic_id = f"{log.path}/{PARTITION_METADATA_FILE}"
+        yield from unsynced_content(volume, topic_id)
+        yield from _unsynced_creation(volume, topic_id)
+        yield from unsynced_name(volume, log.path)
+
+
+def unsynced_indexes(volume: Volume, log: Log, recovery_point: int) -> Iterator[str]:
+    """Yields the unsynced index files of the log's segments that end at or below the recovery point."""
+    bases = log.segments.bases
+    for segment, next_base in zip(log.segments, bases[1:]):
+        if next_base <= recovery_point:
+            for suffix in INDEX_SUFFIXES:
+                yield from unsynced_content(volume, segment.path(suffix))
+                yield from _unsynced_creation(volume, segment.path(suffix))
+
+
+def unsynced_truncation(volume: Volume, log: Log) -> Iterator[str]:
+    """Yields the removed data that a power loss would bring back after a truncation of the log."""
+    active = log.segments.active
+    for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
+        inode = volume.find(active.path(suffix))
+        if isinstance(inode, Inode) and not inode.poisoned and any(change.length < 0 for change in inode.pending):
+            yield f"the truncation of {active.path(suffix)}"
+    for step in _steps(volume, active.path(LOG_SUFFIX)):
+        for name, _, after in step:
+            if after is None:
+                yield f"the removal of {log.path}/{name}"
+
+
+def unsynced_content(volume: Volume, path: str) -> Iterator[str]:
+    """Yields `path` if a change of the file's content is not synced."""
+    inode = volume.find(path)
+    if isinstance(inode, Inode) and inode.pending and not inode.poisoned:
+        yield f"the content of {path}"
+
+
+def unsynced_name(volume: Volume, path: str) -> Iterator[str]:
+    """Yields `path` if the creation, a rename or the removal of this file or directory is not synced."""
+    if any(name == posixpath.basename(path) for step in _steps(volume, path) for name, _, _ in step):
+        yield f"the directory entry of {path}"
+
+
+def _unsynced_creation(volume: Volume, path: str) -> Iterator[str]:
+    """Yields `path` if the file was created and the sync of its directory is missing.
+
+    The rename of a compacted file does not count: after a power loss, the file is there under one of its two names.
+    """
+    name = posixpath.basename(path)
+    if any(len(step) == 1 and step[0][0] == name and step[0][2] is not None for step in _steps(volume, path)):
+        yield f"the directory entry of {path}"
+
+
+def _steps(
+    volume: Volume, path: str
+) -> Sequence[Sequence[tuple[str, Inode | Directory | None, Inode | Directory | None]]]:
+    """Returns the unsynced changes of the directory that contains `path`."""
+    directory = volume.find(posixpath.dirname(path))
+    return directory.pending if isinstance(directory, Directory) else ()

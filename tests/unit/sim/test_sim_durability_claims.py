@@ -1,0 +1,180 @@
+"""Tests the check of data that a node takes for synced, with one missing sync at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.broker.controlplane.quorum_files import QuorumFiles
+from penstock.clock import ManualClock
+from penstock.disk.memory import MemoryDisk, MemoryFile
+from penstock.disk.volume import Volume
+from penstock.log import synced_mark
+from penstock.log.flush import Durability
+from penstock.log.log import Log
+from penstock.log.manager import LogManager
+from penstock.metadata.configs.topic import LogConfig
+from penstock.raft.events import QuorumState
+from penstock.records.build import build_batch
+from penstock.sim.checks.durability_claims import DurabilityClaims
+from penstock.sim.checks.taps import tapped
+
+
+class OneDisk:
+    """Stands in for a machine that consists only of its disk."""
+
+    name = "n1"
+
+    def __init__(self) -> None:
+        self.volume = Volume(lambda: 0, crashable=True)
+        self.disk = MemoryDisk(volume=self.volume)
+
+
+def broken_by(act: Callable[[Log], Any], config: LogConfig | None = None) -> list[str]:
+    """Returns the violations that the check reports while `act` uses a log with two records."""
+    machine: Any = OneDisk()
+    violations: list[str] = []
+
+    async def use() -> None:
+        logs = LogManager(machine.disk, ("/logs",), ManualClock())
+        await logs.open(node_id=1, cluster_id="cluster")
+        log = logs.create("t", bytes(range(16)), 0, config or LogConfig())
+        append(log)
+        append(log)
+        result = act(log)
+        if result is not None:
+            await result
+
+    with tapped(DurabilityClaims([machine], lambda rule, what: violations.append(what)).taps()):
+        asyncio.run(use())
+    return [what.partition("would lose: ")[2] for what in violations]
+
+
+def append(log: Log) -> None:
+    log.append_as_leader(build_batch([(0, b"key", b"value", ())]), leader_epoch=0, now_ms=0)
+
+
+async def flush_with_roll(log: Log) -> None:
+    log.roll()
+    append(log)
+    await log.durability.flush()
+
+
+async def truncate_twice(log: Log) -> None:
+    log.roll()
+    append(log)
+    await log.durability.flush()
+    log.truncate_to(1)
+    append(log)
+    log.truncate_fully_and_start_at(7)
+
+
+async def write_and_erase_mark(log: Log) -> None:
+    await log.durability._write_mark()
+    await log.durability._erase_mark()
+
+
+def save_vote(log: Log) -> None:
+    files = QuorumFiles(log, log.environment.disk, ManualClock(), None, None)  # type: ignore[arg-type]
+    files.save_state(QuorumState(epoch=3))
+
+
+@pytest.mark.parametrize(
+    "act", [flush_with_roll, truncate_twice, write_and_erase_mark, save_vote, lambda log: log.durability.wait(2)]
+)
+def test_node_that_syncs_all_data_breaks_no_rule(act: Callable[[Log], Any]) -> None:
+    assert broken_by(act) == []
+
+
+def test_flush_without_a_sync_of_the_record_file_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_sync(file: MemoryFile) -> None:
+        return None
+
+    monkeypatch.setattr(MemoryFile, "sync", no_sync)
+    assert broken_by(lambda log: log.durability.wait(2)) == [
+        "/logs/t-0/00000000000000000000.log from position 0 on, below offset 2"
+    ]
+
+
+def test_flush_without_a_sync_of_directories_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Durability, "_sync_directories", lambda durability: None)
+    assert broken_by(lambda log: log.durability.wait(2)) == [
+        "the directory entry of /logs/t-0/00000000000000000000.log",
+        "the content of /logs/t-0/partition.metadata",
+        "the directory entry of /logs/t-0/partition.metadata",
+        "the directory entry of /logs/t-0",
+    ]
+
+
+def test_recovery_point_above_unsynced_index_files_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Durability, "_sync_files", lambda durability, paths: durability._sync_directories())
+    index = "the content of /logs/t-0/00000000000000000000"
+    assert broken_by(flush_with_roll) == [f"{index}.index", f"{index}.timeindex"]
+
+
+def test_records_appended_after_the_flushed_offset_may_be_unsynced() -> None:
+    async def flush_and_append(log: Log) -> None:
+        await log.durability.wait(2)
+        append(log)
+        log.durability.finish(log.durability.begin()._replace(offset=2))
+
+    assert broken_by(flush_and_append) == []
+
+
+def test_flushed_offset_above_the_synced_records_is_reported() -> None:
+    async def flush_and_append(log: Log) -> None:
+        await log.durability.wait(2)
+        append(log)
+        log.durability.finish(log.durability.begin())
+
+    (what,) = broken_by(flush_and_append)
+    assert what.startswith("/logs/t-0/00000000000000000000.log from position ")
+    assert what.endswith(" on, below offset 3")
+
+
+def test_synced_mark_of_a_log_with_unsynced_records_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_sync(durability: Durability) -> None:
+        return None
+
+    monkeypatch.setattr(Durability, "_sync_records", no_sync)
+    assert "/logs/t-0/00000000000000000000.log from position 0 on, below offset 2" in broken_by(
+        lambda log: log.durability._write_mark()
+    )
+
+
+def test_mark_that_is_written_without_a_sync_of_its_directory_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synced_mark, "write_file", lambda disk, path: disk.write_new(f"{path}/penstock.synced", b""))
+    assert broken_by(lambda log: log.durability._write_mark()) == ["the directory entry of /logs/t-0/penstock.synced"]
+
+
+def test_mark_that_a_power_loss_could_bring_back_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synced_mark, "remove_file", lambda disk, path: disk.remove(f"{path}/penstock.synced"))
+    assert broken_by(write_and_erase_mark) == ["the directory entry of /logs/t-0/penstock.synced"]
+
+
+def test_truncation_without_a_sync_of_the_directory_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryDisk, "sync_dir", lambda disk, path: None)
+    removed = [what for what in broken_by(truncate_twice) if what.startswith("the removal of ")]
+    assert "the removal of /logs/t-0/00000000000000000002.log" in removed
+    assert "the removal of /logs/t-0/00000000000000000000.log" in removed
+
+
+def test_truncation_without_a_sync_of_the_shortened_file_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryFile, "sync_now", lambda file: None)
+    assert "the truncation of /logs/t-0/00000000000000000000.log" in broken_by(truncate_twice)
+
+
+def test_vote_that_is_saved_without_a_sync_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = MemoryDisk.write_atomic
+
+    def unsynced(disk: MemoryDisk, path: str, data: bytes, *, sync: bool = True) -> None:
+        old(disk, path, data, sync=False)
+
+    monkeypatch.setattr(MemoryDisk, "write_atomic", unsynced)
+    assert set(broken_by(save_vote)) == {
+        "the content of /logs/t-0/quorum-state",
+        "the directory entry of /logs/t-0/quorum-state",
+    }

@@ -78,7 +78,7 @@ def test_new_epoch_replaces_entries_that_contradict_it_and_a_known_or_negative_e
         assert (cache.latest_epoch, cache.changed) == (epoch, True)
 
 
-def test_cleared_and_copied_epochs_are_marked_as_changed_only_if_they_differ() -> None:
+def test_clearing_or_copying_leader_epochs_marks_them_as_changed_only_if_they_differ() -> None:
     for log, other in product(LOGS, repeat=2):
         cache = cache_of(log)
         cache.changed = False
@@ -97,7 +97,7 @@ def test_leader_epoch_file_with_epochs_out_of_order_is_refused(lines: bytes) -> 
         LeaderEpochCache.from_bytes(b"0\n2\n" + lines)
 
 
-def test_two_logs_have_the_records_below_their_common_end_in_common() -> None:
+def test_common_end_of_two_logs_is_the_first_offset_with_different_epochs() -> None:
     for one, other in product(LOGS, repeat=2):
         for start in range(LONGEST + 1):
             end = min(len(one), len(other))

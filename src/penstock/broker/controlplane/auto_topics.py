@@ -126,9 +126,9 @@ class TopicCreator:
         return await self._refused(topics, await self._channel.ask(CreateTopicsRequest(topics=topics)))
 
     async def _refused(self, topics: list[CreatableTopic], reply: CreateTopicsResponse) -> dict[str, KafkaError]:
-        """Returns the errors of the topics that were not created, by topic name.
+        """Returns the errors of the topics that the controller refused, by topic name.
 
-        First waits until this node's image has the created topics.
+        Before it returns, waits until the created topics are in this node's metadata image.
         """
         refused = {
             result.name: KafkaError(ErrorCode(result.error_code), result.error_message)

@@ -386,10 +386,10 @@ class Controller:
         return decision
 
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
-        """Adds the fencings in the new image to the list of failovers.
+        """Adds an entry to the list of failovers for each broker that the new image fences.
 
-        On the active controller, also emits events for the changes in the image, and starts unclean elections if a
-        config change may have allowed them.
+        The active controller also emits events for the changes in the image. After a config change, it starts unclean
+        elections for partitions without a leader, because the new config may allow them.
         """
         self.failovers.apply(new)
         if not self.active:

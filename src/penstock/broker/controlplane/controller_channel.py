@@ -54,9 +54,7 @@ class ControllerChannel:
         local: ActiveController,
         credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
-        """Creates the channel. While this node is the active controller, requests go to `local` and not over the
-        network.
-        """
+        """Creates the channel. `local` serves the requests while this node itself is the active controller."""
         self._links = Links(network, f"broker-{node_id}-to-controller", credentials=credentials)
         self._metadata = metadata
         self._local = local
@@ -64,7 +62,7 @@ class ControllerChannel:
     def controller_changed(self, node_id: int) -> None:
         """Closes the connections to all nodes except the new controller.
 
-        So requests to a previous controller that hangs fail at once, and are sent again to the new controller.
+        The previous controller may hang. Requests to it then fail at once and are sent again to the new controller.
         """
         self._links.keep_only(node_id)
 

@@ -1,7 +1,7 @@
-"""Groups the parts of a node that the active controller's handlers use.
+"""Defines `ControllerParts`: the fields of a node that the active controller's handlers use.
 
-They are built before the `ControllerChannel` and the `Broker`. So a node that is the active controller can answer its
-own requests before its `Broker` exists.
+The active controller's own node sends requests to the controller while it starts, before its `Broker` object exists. So
+these handlers must work without a `Broker`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Keeps the events of all nodes in a topic, so that any node can show the history after the controller has died.
 
-Each node appends its own events. The key of an event is the node's id and a slot number. A node has SLOTS slot numbers
-and uses them in turn, so compaction keeps the last SLOTS events of each node. The topic stays small, although its
-records have no retention time. A cluster of one broker has no such topic: its node keeps the events in memory and logs
-them.
+Each node appends its own events. The key of a record is the node's id and a slot number from 0 to SLOTS - 1. A node
+uses its slot numbers in turn, so compaction keeps the last SLOTS events of each node. A cluster of one broker has no
+such topic: the broker keeps its events in memory.
 """
 
 from __future__ import annotations
@@ -118,8 +117,8 @@ class EventTopic:
     async def read(self) -> list[bytes | None]:
         """Returns the values of all records in the topic, in offset order; an empty list if the topic does not exist.
 
-        Reads at most MAX_READ_BYTES: the topic is larger only if other clients write to it. Such clients may also write
-        records that are too long or can't be decoded; an empty value replaces them. Raises KafkaError.
+        Clients may also write to the topic. So at most MAX_READ_BYTES are read, and a record that is too long or can't
+        be decoded gets an empty value. Raises KafkaError.
         """
         topic = self._metadata.image.topics.get(EVENT_TOPIC)
         return [] if topic is None else [value for _, value in await self._read(topic, READ_LANE)]
@@ -224,7 +223,10 @@ def _records(header: BatchHeader, batch: memoryview) -> tuple[list[tuple[bytes |
 
 
 def last_slot(node_id: int, keys: Iterable[bytes | None]) -> int:
-    """Returns the slot of a node's newest event; 0 if the node has no events. `keys` are in offset order."""
+    """Returns the slot number in the key of a node's newest event; 0 if the node has no events.
+
+    `keys` must be in offset order.
+    """
     slot = 0
     for key in keys:
         node, _, number = (key or b"").decode(errors="replace").partition("/")

@@ -82,7 +82,10 @@ class Failovers:
             self.failed += 1
 
     def apply(self, image: MetadataImage) -> None:
-        """Lists the fencings in a new image, and emits an event for each fencing that this controller decided."""
+        """Adds the brokers that the image fences to the list of failovers.
+
+        Emits an event for each broker that this controller decided to fence.
+        """
         self._fenced = {each.broker_id for each in image.changes.fencings}
         for each in image.changes.fencings:
             found = self._detected.pop((each.broker_id, each.broker_epoch), None)
@@ -112,8 +115,6 @@ class Failovers:
             self._observer(NetworkPartitionSuspected(reason, (broker_id,)))
 
     def note(self, event: NodeEvent) -> None:
-        """Counts the partitions of an election whose old leader was just fenced: with a new leader, or without any
-        leader.
-        """
+        """Counts the partitions of a fenced broker after an election: partitions with and without a new leader."""
         if isinstance(event, LeaderElected) and event.old_leader in self._fenced:
             self.partitions["leaderless" if event.new_leader < 0 else "elected"] += event.count

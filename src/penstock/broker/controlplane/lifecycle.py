@@ -125,8 +125,8 @@ class Lifecycle:
     def apply(self, old: MetadataImage, new: MetadataImage) -> None:
         """Wakes the tasks that wait for a change of the image.
 
-        If another broker begins to shut down, this broker sends a heartbeat at once. The other broker may stop only
-        when the heartbeats of all brokers show that they have applied this change.
+        If another broker begins to shut down, this broker sends a heartbeat at once. The controller lets the other
+        broker stop only after the heartbeats of all brokers contain the new metadata offset.
         """
         self._image_changed.set()
         if new.brokers is not old.brokers and _shutting_down(new) - _shutting_down(old):
@@ -394,7 +394,7 @@ class Lifecycle:
         reason = quarantine_reason(self._metadata.image, me)
         if reason is not None and not self._quarantine_logged:
             release = f"check its disks, then run `penstock guard release {me}`"
-            logger.error("broker %d stays fenced, because it is in quarantine: %s; %s", me, reason, release)
+            logger.error("broker %d is in quarantine and stays fenced: %s; %s", me, reason, release)
         self._quarantine_logged = reason is not None
         return reason is not None
 
@@ -406,9 +406,9 @@ class Lifecycle:
         return broker is not None and is_mine and not broker.log_dirs and has_directories(image)
 
     async def _register_directories(self) -> None:
-        """Registers again, now with directory ids. If this fails, tries again after the next heartbeat.
+        """Registers again, now with directory ids. If the registration fails, the next heartbeat repeats it.
 
-        Unlike `_register_broker`, this does not store the incarnation id: a later process must not reuse it.
+        Does not store the incarnation id, because the next process of this broker must not reuse it.
         """
         answer = await self._channel.ask(self._registration(-1), timeout_ms=REGISTRATION_TRY_MS, lane=LANE)
         if answer.error_code:

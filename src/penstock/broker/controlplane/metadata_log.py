@@ -6,9 +6,9 @@ A record is committed when a majority of the voters has fsynced it; a single nod
 leader decides, and every node publishes committed records in the order of the log.
 
 There are two images. `_pending` has every appended record; decisions read it, so that two concurrent requests can't
-both create a topic. `image` has the committed records; all other code reads it. A decision that refuses a request also
-waits: the error is sent when all records that the decision read are committed. The records of one decision become
-visible together.
+both create a topic. `image` has the committed records; all other code reads it. The records of one decision become
+visible together. An error response also waits until all earlier records are committed, because the error may depend on
+them.
 """
 
 from __future__ import annotations
@@ -137,11 +137,11 @@ class MetadataLog:
         keep_credentials: bool = False,
         on_stored: Callable[[MetadataImage], None] | None = None,
     ) -> None:
-        """Loads the newest snapshot and starts the quorum, which then delivers later records as they are committed.
+        """Loads the newest snapshot and starts the quorum.
 
-        An empty log gets its first records from the quorum's first leader. Set `keep_credentials` if controllers log in
-        with SCRAM: see `credentials_for_controllers`. Before the quorum starts, calls `on_stored` with the image of all
-        records in this node's log, committed or not. Raises StorageError for unusable files.
+        Before the quorum starts, calls `on_stored` with the image of all records in this node's log, committed or not.
+        Set `keep_credentials` if controllers log in with SCRAM: see `credentials_for_controllers`. Raises StorageError
+        if a file can't be used.
         """
         read = partial(read_bootstrap, self._disk, bootstrap_path)
         if self._log.log_end_offset == 0:
@@ -207,7 +207,7 @@ class MetadataLog:
             try:
                 await self._log.flush()
             except KafkaError as error:  # every committed record is on disk; the next start rebuilds the indexes
-                logger.error("the metadata log could not be flushed at the stop (no record is lost): %s", error)
+                logger.error("the metadata log could not be flushed before the stop (no record is lost): %s", error)
         self._log.close()
 
     # --- changes ----------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ class MetadataLog:
         self._consider_snapshot()
 
     def _fatal(self, error: KafkaError) -> KafkaError:
-        """Reports once that the metadata log has failed. Returns the error that all later submissions get."""
+        """Reports once that the metadata log has failed. Returns the error that `submit` raises from now on."""
         if self._failure is None:
             self._failure = KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"The metadata log failed ({error.message}): restart the node."
@@ -396,9 +396,9 @@ class MetadataLog:
         self._notify_leadership()
 
     def _step_down(self) -> None:
-        """Ends this node's leadership and fails the submissions that wait for a commit.
+        """Ends this node's leadership. Fails the calls of `submit` that wait for a commit.
 
-        Their records may or may not be committed: the callers have to ask the next leader.
+        The next leader may still commit the records of these calls.
         """
         led, self._leading = self._leading, False
         self._unpublished.clear()

@@ -77,9 +77,9 @@ HAND_OVER_SECONDS = 2.0
 
 
 class QuorumListener(Protocol):
-    """Receives committed records and changes of role, in the order of the log.
+    """Defines the callbacks of the quorum: for committed records, role changes, snapshots and failures.
 
-    The quorum calls it after an event is handled, before the next event.
+    The quorum calls them between two events of `raft`, in the order of the log.
     """
 
     def role_changed(self, role: str, epoch: int, leader_id: int) -> None: ...
@@ -113,9 +113,7 @@ class Quorum:
         credentials: Credentials = NO_CREDENTIALS,
         listener: str | None = None,
     ) -> None:
-        """Creates the quorum. It sends requests to the other controllers' listener named `listener`, with
-        `credentials`.
-        """
+        """Creates the quorum. `listener` is the name of the controllers' listener that this node connects to."""
         self.cluster_id = cluster_id
         self.me = me
         self._files = files
@@ -288,7 +286,8 @@ class Quorum:
     def _set_timer(self) -> None:
         """Sets the timer to the next deadline of `raft`, unless the timer already fires earlier.
 
-        Most events only postpone the deadline. The timer is not moved for them: it fires early and is then set again.
+        Most events only postpone the deadline. To save work, the timer then stays as it is. When it fires too early, it
+        is set again.
         """
         deadline_ms = self._raft.deadline()
         if deadline_ms >= NEVER or self._failure is not None or self._closed:

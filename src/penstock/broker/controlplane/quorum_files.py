@@ -200,9 +200,9 @@ class QuorumFiles:
         return replace(answer, size=size, data=bytes(data))
 
     def _is_whole(self, path: str, on_damage: Callable[[], None]) -> bool:
-        """Returns True if the snapshot file is undamaged. Called before the snapshot is sent.
+        """Returns True if the snapshot file is undamaged. Otherwise calls `on_damage`.
 
-        A peer that got a damaged snapshot would fetch it again and again.
+        Called before the snapshot is sent, because a peer would fetch a damaged snapshot again and again.
         """
         now_ms = self._clock.wall_ms()
         if self._checked[0] == path and 0 <= now_ms - self._checked[1] < CHECK_SNAPSHOT_MS:
@@ -252,9 +252,9 @@ class QuorumFiles:
 def _is_beyond(snapshot: OffsetAndEpoch, log: Log) -> bool:
     """Returns True if the snapshot is newer than the end of the log.
 
-    This happens if the process ended after it stored the snapshot and before it restarted the log at the snapshot's
-    end. As in Kafka, the epoch decides first: a log of an older epoch is older even if it is longer, because its
-    records may differ from the snapshot.
+    This happens if the process ended between the two steps of `install_snapshot`. As in Kafka, a log whose last epoch
+    is older than the snapshot's epoch counts as older, even if the log is longer: its records may differ from the
+    snapshot.
     """
     is_empty = log.log_start_offset == log.log_end_offset == snapshot.offset
     return log.log_end_offset < snapshot.offset or (snapshot.epoch > (log.epochs.latest_epoch or 0) and not is_empty)

@@ -1,7 +1,7 @@
 """Sends requests to the other replicas of the quorum and learns their addresses.
 
-A peer has two lanes, each with its own connection: a fetch may be parked at the leader, and a vote must not wait for a
-parked fetch.
+Each peer has two connections, one for fetches and one for all other requests. The leader may park a fetch, and a vote
+must not wait for the parked fetch.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ class QuorumPeers:
         credentials: Credentials = NO_CREDENTIALS,
         listener: str | None = None,
     ) -> None:
-        """Creates the peers. Requests go to the other controllers' listener named `listener`; None means their first
-        listener.
-        """
+        """Creates the peers. `listener` names the listener to connect to; None means each peer's first listener."""
         self._listener = listener
         self._me = me
         self._cluster_id = cluster_id

@@ -1,7 +1,7 @@
-"""Keeps this broker's suspicions (replicas with records that may be damaged or wrong) for its heartbeats.
+"""Keeps the list of replicas that this broker suspects to have damaged or wrong records.
 
-Each suspicion is sent every RESEND_S seconds, so that a new active controller also gets it, and so that the controller
-examines the replica several times. A suspicion that the broker does not renew is dropped after KEEP_S seconds.
+The broker's heartbeats send each suspicion every RESEND_S seconds. So a new active controller also gets it, and the
+controller examines the replica several times. A suspicion that is not renewed is dropped after KEEP_S seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs the group, transaction and share coordinators of this node: state machines whose journal is a partition's log.
+"""Runs the group, transaction and share coordinators of this node: state machines that are stored in a partition's log.
 
 Each request is decided, applied to the state, appended to the log and then answered; `runtime` describes these steps.
 The state machines are pure (`groups`, `transactions`, `share`). A coordinator loads when this node becomes its

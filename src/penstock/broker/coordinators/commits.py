@@ -1,7 +1,7 @@
-"""Holds a coordinator's appended decisions until they are committed, in the order of its log.
+"""Keeps a coordinator's decisions, in log order, from the append of their records until these records are committed.
 
-One task follows the high watermark for all decisions. A client that has waited too long gets COORDINATOR_NOT_AVAILABLE,
-but the decision is not undone: when it is committed, its other effects are performed.
+One task follows the high watermark for all decisions. A client that has waited too long gets COORDINATOR_NOT_AVAILABLE.
+Its decision is not undone: the effects of the decision are still performed after the commit.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Commit:
         self.expires = math.inf
 
     def fail(self, error: KafkaError) -> None:
-        """Fails this decision's future, and sends the error instead of the decision's replies."""
+        """Sends the error to all callers that wait for this decision, instead of their replies."""
         replies, self.turn.replies = self.turn.replies, []
         for token, _ in replies:
             set_result(token, error)
@@ -64,7 +64,7 @@ class Commits:
         failed: Callable[[KafkaError], None],
         timeout_s: float,
     ) -> None:
-        """Creates the queue. It calls `settle` with each decision that is committed, and `failed` if a commit fails."""
+        """Creates the queue. Calls `settle` after each decision is committed, and `failed` if a commit fails."""
         self._partition = partition
         self._settle = settle
         self._failed = failed

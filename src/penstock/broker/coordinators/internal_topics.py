@@ -42,10 +42,10 @@ class InternalTopics:
         self._refused: dict[str, _Refusal] = {}
 
     def create(self, topics: Mapping[str, InternalTopic], pause_s: float) -> dict[str, str]:
-        """Starts to create the topics that are not being created yet.
+        """Requests the creation of the topics, unless it is already in progress. Does not wait for the result.
 
-        If the controller refuses a topic, the topic is left out for `pause_s` seconds. Returns the controller's reasons
-        for the topics that are left out.
+        A topic that the controller refuses is not requested again for `pause_s` seconds. Returns the controller's
+        reasons for these topics.
         """
         now_s = asyncio.get_running_loop().time()
         refused = {
@@ -86,8 +86,9 @@ class InternalTopics:
 
 
 def _requests(topics: list[InternalTopic]) -> Iterator[list[InternalTopic]]:
-    """Divides the topics into requests of at most MAX_PARTITIONS_AT_ONCE partitions. A larger topic gets its own
-    request.
+    """Divides the topics into requests of at most MAX_PARTITIONS_AT_ONCE partitions.
+
+    A topic with more partitions is sent in its own request.
     """
     some: list[InternalTopic] = []
     partitions = 0

@@ -54,7 +54,7 @@ class Loading:
     def stop(self) -> None:
         """Ends a background load after its current slice of the log.
 
-        If the load's own task calls this method, the task is not cancelled.
+        A call from inside the load does not cancel the task of the load.
         """
         self._stopped = True
         if self._task is not None and self._task is not asyncio.current_task():

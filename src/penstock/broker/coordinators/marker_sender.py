@@ -71,7 +71,7 @@ class MarkerSender:
         done: Callable[[Ending], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
-        """Calls `done` once for each transaction, when all its partitions have their marker."""
+        """Creates the sender. It calls `done` for each transaction whose marker is on all its partitions."""
         self._node_id = node_id
         self._metadata = metadata
         self._writer = writer

@@ -1,8 +1,8 @@
 """Writes the marker that ends a transaction to a partition's log: for this node's coordinators and for WriteTxnMarkers.
 
 On `__consumer_offsets` the group coordinator writes the marker, because the marker makes the transaction's offsets
-visible. The sender of a marker must wait until the marker is committed, even if an earlier request has already written
-it.
+visible. If a request repeats a marker that is in the log but not committed, the marker is not written again. The sender
+then also waits until the marker is committed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MarkerWriter:
         marker: EndTxn,
         transaction_version: int,
     ) -> Written:
-        """Appends the marker to the partition's log. Returns the offset and epoch that the caller has to wait for.
+        """Appends the marker to the partition's log. Returns the offset and the leader epoch of the commit to wait for.
 
         Raises KafkaError if the partition refuses the marker. For a partition of `__consumer_offsets`, also raises
         KafkaError if its group coordinator is not loaded.

@@ -55,7 +55,7 @@ class Coordinators(Generic[M]):
         self._by_partition: dict[int, Coordinator[M]] = {}
 
     def __iter__(self) -> Iterator[Coordinator[M]]:
-        """Iterates over the coordinators. Skips coordinators that close while the caller awaits something."""
+        """Iterates over the coordinators. Skips a coordinator that closes during the iteration."""
         for index in list(self._by_partition):
             try:
                 coordinator = self.at(index)
@@ -86,10 +86,9 @@ class Coordinators(Generic[M]):
         return bool(gained)
 
     def _has_current_partition(self, coordinator: Coordinator[M], index: int) -> bool:
-        """Returns True if the coordinator uses the current object of its partition.
+        """Returns True if the coordinator's partition object is still in use.
 
-        The leader epoch is not enough to decide this: a topic that was deleted and created again begins with the same
-        epoch.
+        If a topic is deleted and created again, its partitions get new objects, but may have the same leader epochs.
         """
         try:
             return self._partitions.get(self._topic, index) is coordinator.partition

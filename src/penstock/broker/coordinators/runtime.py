@@ -1,18 +1,16 @@
-"""Runs a state machine whose journal is a partition's log: group, transaction and share coordinators.
+"""Runs a coordinator (group, transaction or share): a state machine whose changes are records in a partition's log.
 
     decide(machine, turn) → records, replies      pure; the caller's function
     apply(record)                                 pure; at once, so that the next decision sees it
     append                                        all decisions of one pass of the event loop in one batch
     reply                                         when the high watermark has passed the last record
 
-Until the end of the pass, the state has changes that are not in the log yet. Until the high watermark moves, it has
-changes that are not committed yet. But no reply shows uncommitted state: if an append fails, the coordinator drops its
-state, and the waiting clients get an error, after which they look for the coordinator again. Loading calls `apply` for
-every record of the log. Replies and effects that depend on loaded records also wait until the high watermark of this
-epoch has passed these records.
+The state in memory may be ahead of the log, but no reply shows uncommitted state. If an append fails, the coordinator
+drops its state, and the waiting clients get an error and look for the coordinator again. Loading calls `apply` for
+every record of the log. Replies and effects that depend on loaded records wait until these records are committed.
 
-A coordinator belongs to one leader epoch and checks it at every append: after it has lost its partition it writes
-nothing. The next epoch gets a new coordinator, which loads from the log.
+A coordinator belongs to one leader epoch. Every append checks the epoch, so a coordinator that has lost its partition
+writes nothing. The next epoch gets a new coordinator, which loads from the log.
 """
 
 from __future__ import annotations
@@ -56,9 +54,7 @@ class Phase(Enum):
 
 
 class Coordinator(Generic[M]):
-    """Runs one state machine. The records of its decisions go to the log of `partition`; `perform` carries out its
-    effects.
-    """
+    """Runs one state machine. Appends its records to the log of `partition`, and calls `perform` for its effects."""
 
     def __init__(
         self,
@@ -99,7 +95,7 @@ class Coordinator(Generic[M]):
         return int(self._loop.time() * 1000)
 
     def active(self) -> M:
-        """Returns the state machine, for reads that may see uncommitted state.
+        """Returns the state machine. Its state may contain changes that are not committed yet.
 
         Raises KafkaError while the coordinator is not loaded.
         """
@@ -122,7 +118,7 @@ class Coordinator(Generic[M]):
         return future
 
     def post(self, decide: Callable[[M, Any], None]) -> None:
-        """Runs the decision at once and returns nothing: the decision sends its replies through its own futures."""
+        """Runs the decision at once, without a result. Its replies go to the futures that the decision itself names."""
         self.active()
         self._follow_up(decide)
 
@@ -148,7 +144,7 @@ class Coordinator(Generic[M]):
         self._flush()
 
     def _has_uncommitted(self) -> bool:
-        """Returns True if some decisions are not committed yet. A new decision may depend on their changes."""
+        """Returns True if the state has changes that are not committed yet."""
         return bool(self._unappended or self._commits)
 
     def _take(self, turn: Turn, result: Any, future: asyncio.Future[Any] | None) -> None:
@@ -272,7 +268,7 @@ class Coordinator(Generic[M]):
                 self._perform(self, effect)
 
     def _follow_up(self, decide: Callable[[M, Any], None]) -> None:
-        """Runs a decision for which no caller waits: after a timer, for a posted request, or after a commit."""
+        """Runs a decision whose result no caller waits for, such as the decision of an expired timer."""
         turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
         decide(self.machine, turn)
         if turn.records or self._has_uncommitted():
@@ -403,9 +399,9 @@ def _size(key: bytes, value: bytes | None) -> int:
 
 
 async def committed(result: R | asyncio.Future[R]) -> R:
-    """Returns the result of a decision. `result` is the value that `Coordinator.run` returned.
+    """Waits until a decision's records are committed, and returns the decision's result.
 
-    If this value is a future, waits until the decision's records are committed.
+    `result` is the return value of `Coordinator.run`: a future, or the result itself if there is nothing to wait for.
     """
     return await result if isinstance(result, asyncio.Future) else result
 

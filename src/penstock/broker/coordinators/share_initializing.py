@@ -1,8 +1,8 @@
 """Initializes the states of a share group's new partitions at the share coordinators.
 
-A heartbeat may need the states of thousands of partitions. Only a limited number of them is requested at a time, so
-that other requests are served meanwhile. For each report, the group coordinator writes a list of all partitions. To
-save writes, partitions whose states were created in the same pass of the event loop are reported together.
+A group may need the states of thousands of partitions. Only a limited number of states is requested at a time, so that
+other requests are served meanwhile. Finished partitions are reported to the group coordinator together, because the
+coordinator writes a list of all partitions for each report.
 """
 
 from __future__ import annotations

@@ -99,8 +99,8 @@ class SharePersister:
     async def write(self, key: ShareKey, wanted: Write, still: Callable[[], bool] = lambda: True) -> None:
         """Writes changes of a share partition's state. Repeats a failed request only while `still` returns True.
 
-        `still` returns False after the caller has dropped its state. So a late write of the dropped state can't change
-        a newer state of the same share partition.
+        `still` returns False after the caller has dropped its state. So the dropped state can't overwrite a newer state
+        of the share partition.
         """
 
         def decide(shard: ShareStateShard, turn: Turn) -> None:

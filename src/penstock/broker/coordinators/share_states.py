@@ -1,8 +1,7 @@
 """Holds the share coordinators of this node: one for each partition of `__share_group_state` that it leads.
 
-`penstock.share.state_requests` makes the decisions. The log is not compacted. Instead, from time to time the old
-snapshots of unchanged share partitions are written again at the end of the log. Then the log before the oldest needed
-snapshot is deleted.
+`penstock.share.state_requests` makes the decisions. The log is not compacted. Instead, the log before the oldest needed
+snapshot is deleted at an interval. First, old snapshots of unchanged share partitions are copied to the end of the log.
 """
 
 from __future__ import annotations

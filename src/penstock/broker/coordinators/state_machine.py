@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 
 class Turn(Protocol):
-    """Holds the outcome of one decision: records to write, replies, effects, and follow-up decisions in `after`."""
+    """Holds the outcome of one decision: records to write, replies, effects, and the decisions to run after it."""
 
     records: list[Any]
     replies: list[tuple[Any, Any]]
@@ -16,9 +16,9 @@ class Turn(Protocol):
 
     @property
     def undo(self) -> Sequence[Callable[[], None]]:
-        """Returns functions that undo the decision's changes of state that is in no record.
+        """Returns functions that undo the decision's direct changes: changes of state that no record contains.
 
-        The runtime calls them if the log refuses the decision's records.
+        The runtime calls these functions if the decision's records can't be written.
         """
         ...
 

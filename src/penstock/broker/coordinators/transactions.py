@@ -60,7 +60,7 @@ class Transactions:
         peers: PeerCalls | None = None,
         allowance: Allowance | None = None,
     ) -> None:
-        """Sends requests to other brokers through `peers`, which is None if this is the only node."""
+        """Creates the coordinators. `peers` sends requests to other brokers; it is None on a single node."""
         from penstock.broker.coordinators.marker_writer import MarkerWriter
 
         allowance = allowance or Allowance()
@@ -121,9 +121,9 @@ class Transactions:
         return found
 
     def _take_producer_id(self) -> int | None:
-        """Returns an unused producer id. If none is left, returns None and starts to fetch new ids.
+        """Returns an unused producer id. If no id is left, returns None and starts to fetch new ids.
 
-        Ids are fetched even if no client asks for one: the abort of an overdue transaction also needs an id.
+        The abort of an overdue transaction also calls this method, because it may need a new id.
         """
         producer_id = self._producer_ids.take()
         if producer_id is None and not self._fetching_ids:
@@ -190,10 +190,9 @@ class Transactions:
         self.sender.send(markers, coordinator)
 
     def _complete(self, ended: Ending) -> None:
-        """Writes the record that completes the transaction, because all partitions have its marker.
+        """Writes the record that completes the transaction. Called when all partitions have the transaction's marker.
 
-        If this record can't be committed, it is written again later, perhaps by the next coordinator of the
-        transactional id.
+        If this record can't be committed, this coordinator or the next coordinator writes it again.
         """
         if ended.coordinator.phase is not Phase.ACTIVE:
             return

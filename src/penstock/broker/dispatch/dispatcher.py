@@ -1,10 +1,9 @@
 """Serves a request frame: parses the header, finds the handler, decodes the body, and encodes the response.
 
-A frame that can't be decoded closes its connection, and the reason is logged. If a handler raises an unexpected
+If a frame can't be decoded, its connection closes and the reason is logged. If a handler raises an unexpected
 exception, the stack trace is logged and the client gets the API's response with UNKNOWN_SERVER_ERROR. A handler that
-need not wait returns its response directly, so that no task or future is created. Any other handler returns a `Later`,
-an object that makes the response when a future or coroutine is done. In the same way, the dispatcher itself returns the
-response frame, or a `Later` that makes the frame.
+has to wait returns a `Later`: a response that is made when a future or coroutine is done. Any other handler returns its
+response directly, so that no task or future is created.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ MAX_HEADER_TAGS = 100
 class Route:
     """Holds the handler and codecs of one API version.
 
-    Its fields `left`, `until` and `gap` are a `Countdown`, which chooses the requests that are timed.
+    The fields `left`, `until` and `gap` count down to the next request whose duration is measured: see `Countdown`.
     """
 
     left: int

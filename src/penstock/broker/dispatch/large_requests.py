@@ -1,9 +1,8 @@
 """Serves requests with too many elements for one pass of the event loop.
 
-Such requests are legal: a tool may ask for the configs of a hundred thousand topics. They are decoded and encoded in a
-thread, a few requests at a time. A request whose elements are independent is split into pieces, and each piece is
-handled in its own pass. A request that changes too many elements together is refused. If Kafka also limits this API,
-the error code is Kafka's.
+A tool may, for example, ask for the configs of a hundred thousand topics. Such requests are decoded and encoded in a
+thread, a few requests at a time. If the elements are independent of each other, the request is split into pieces, and
+each piece is handled in its own pass. Otherwise a request with too many elements is refused.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class LargeRequests:
     async def aside(self, function: Callable[..., T], *args: Any) -> T:
         """Runs a pure function in a thread and returns its result.
 
-        Until it returns, no other code may use the function's arguments.
+        While the function runs, no other code may use its arguments.
         """
         async with self._slots:
             with self._broker.slices.uncollected():

@@ -46,9 +46,8 @@ class _Isr(NamedTuple):
 def events_between(old: MetadataImage, new: MetadataImage) -> Iterator[NodeEvent]:
     """Yields the events for the changes from one image to the next.
 
-    Partitions that changed in the same way share one event. So if a broker with ten thousand partitions fails, there is
-    one event for each different in-sync set, not one for each partition. Fencings are left out: the controller itself
-    emits them, because only the controller knows the reason.
+    Partitions that changed in the same way share one event, because the failure of one broker may change ten thousand
+    partitions. There is no event for a fenced broker: the controller that fenced the broker emits it with the reason.
     """
     yield from _brokers(old, new)
     changes = topic_changes(old, new)

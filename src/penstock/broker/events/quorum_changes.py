@@ -31,10 +31,10 @@ class QuorumChanges:
         self._leaderless_since_ms: int | None = None
 
     def role_changed(self, role: str, epoch: int, leader_id: int, *, stopping: bool, is_voter: bool) -> None:
-        """Emits the events for a new role.
+        """Emits the events for a new role of this node.
 
-        A leader resigns if its node stops, or if its node is removed from the voters. A leader that resigns for another
-        reason has lost its majority.
+        If a leader resigns, it has lost its majority. Exceptions are a node that stops or was asked to step down
+        (`stopping`), and a node that is no longer a voter.
         """
         lost = role == "resigned" and self._role == "leader" and is_voter and not stopping
         if lost:

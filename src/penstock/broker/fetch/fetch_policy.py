@@ -1,8 +1,8 @@
 """Decides whether a Fetch comes from a follower or from a consumer, and throttles followers.
 
-A follower is a registered broker that fetches with its current broker epoch: over the inter-broker listener or, if the
-node has an authorizer, with a principal that has CLUSTER_ACTION. A consumer can be told to read from a replica in its
-own rack.
+A follower must fetch with the current broker epoch of a registered broker. If the node has an authorizer, the
+follower's principal also needs CLUSTER_ACTION; otherwise the follower must use the inter-broker listener. A consumer
+can be told to read from a replica in its own rack.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ class FetchPolicy:
         inter_broker_listener: str,
         access: AccessControl | None = None,
     ) -> None:
-        """Accepts followers over `inter_broker_listener`, or by their principal if `access` is given.
+        """Creates the policy. `access` is the node's authorizer; None if the node has no authorizer.
 
-        `access` is the node's authorizer: with an authorizer, a follower's principal needs CLUSTER_ACTION.
+        With an authorizer, a follower's principal needs CLUSTER_ACTION. Without it, a follower must fetch over the
+        listener `inter_broker_listener`.
         """
         self._access = access
         self._host = host
@@ -82,25 +83,23 @@ class FetchPolicy:
         return ctx.listener_name == self._inter_broker_listener and (ctx.client_id or "").startswith(BROKER_CLIENT)
 
     def is_node(self, ctx: RequestContext) -> bool:
-        """Returns True if the sender is a node: it has a broker's client id, and the authorizer allows it
-        CLUSTER_ACTION.
+        """Returns True if the sender is a node of the cluster. Without an authorizer, always returns False.
 
-        A node may read every topic, and client quotas do not apply to it, even if it fetches like a consumer, as the
-        guard does. Administrators may also have CLUSTER_ACTION, but they have other client ids. Without an authorizer,
-        returns False.
+        A node has a broker's client id and CLUSTER_ACTION. The client id is needed because administrators may also have
+        CLUSTER_ACTION. A node may read every topic without quotas, even if it fetches like a consumer, as the guard
+        does.
         """
         if self._access is None or not (ctx.client_id or "").startswith(BROKER_CLIENT):
             return False
         return self._access.sees(ctx, Operation.CLUSTER_ACTION, AclResource.CLUSTER, CLUSTER_NAME)
 
     def _refusal(self, replica_id: int, broker_epoch: int, listener: str) -> KafkaError | None:
-        """Returns why this Fetch is not accepted as the Fetch of a follower; None if it is accepted.
+        """Returns the error for a Fetch that has a broker's id but the wrong listener or broker epoch; otherwise None.
 
         The leader counts records below a follower's fetch offset as replicated, so no other process may fetch with a
-        broker's id. With an authorizer, the follower needs CLUSTER_ACTION, as in Kafka, and may use any listener.
-        Without an authorizer, it must use the inter-broker listener. The broker epoch must be the registered epoch;
-        Kafka also accepts a newer epoch. A Fetch before v15 has no broker epoch; Penstock's brokers send newer
-        versions.
+        broker's id. With an authorizer, any listener is allowed, because the caller checks CLUSTER_ACTION. The broker
+        epoch must be the registered epoch; Kafka also accepts a newer epoch. So a Fetch before v15, which has no broker
+        epoch, is refused.
         """
         expected = self._inter_broker_listener
         if listener != expected and self._access is None:
@@ -135,8 +134,9 @@ class FetchPolicy:
         return (self._settings.optional_str("replica.selector.class") or "").endswith(RACK_AWARE)
 
     def consumer(self, rack: str, ctx: RequestContext) -> Reader:
-        """Returns the reader for a consumer, or for the guard of another node. `rack` is empty if the consumer has no
-        rack.
+        """Returns the `Reader` of a consumer's Fetch, or of a Fetch from another node's guard.
+
+        `rack` is empty if the consumer has no rack.
         """
         prefer = partial(self._preferred, rack) if rack and self._rack_aware else None
         if prefer is None and self._access is None:
@@ -144,9 +144,7 @@ class FetchPolicy:
         return Reader(CONSUMER_REPLICA, any_replica=True, prefer=prefer, denies=self._denies(ctx))
 
     def leader_consumer(self, ctx: RequestContext) -> Reader:
-        """Returns the reader for a consumer that must read from the leader: it sent a ShareFetch, or a Fetch before
-        v11.
-        """
+        """Returns the `Reader` of a request that only the leader may serve: a ShareFetch, or a Fetch before v11."""
         return ANY_CONSUMER if self._access is None else Reader(denies=self._denies(ctx))
 
     def _denies(self, ctx: RequestContext) -> Callable[[str], bool] | None:

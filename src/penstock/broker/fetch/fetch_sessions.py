@@ -146,7 +146,7 @@ Opened = tuple[FetchSession | None, list[Wanted], bool]
 
 class FetchSessions:
     def __init__(self, slots: int, rng: random.Random, max_partitions: int = DEFAULT_MAX_PARTITIONS) -> None:
-        """Limits the total number of partitions of all sessions to `max_partitions`."""
+        """Creates the cache of sessions: at most `slots` sessions, with at most `max_partitions` partitions in all."""
         self._slots = slots
         self._max_partitions = max_partitions
         self.partitions = 0
@@ -165,9 +165,9 @@ class FetchSessions:
         return self._updated(session)
 
     async def open_in_slices(self, request: FetchRequest, now_ms: int, slices: Slices, disk: Disk) -> Opened:
-        """Does the work of `open` in slices, for a request with very many partitions.
+        """Does the same as `open`, in slices, for a request with very many partitions.
 
-        Other requests are served between the slices, but none of them uses this session.
+        Other requests are served between the slices. A request for the same session is refused meanwhile.
         """
         if request.session_epoch in NOT_INCREMENTAL:
             return self._start(request, await disk.run(wanted_partitions, request), now_ms)
@@ -234,7 +234,7 @@ class FetchSessions:
         if any((topic.topic_id != ZERO_UUID) != by_id for topic in request.topics):
             raise KafkaError(
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-                "The fetch session has both topic ids and topic names: open a new session.",
+                "The request and its fetch session must both use topic ids or both use names: open a new session.",
             )
 
     def _create(self, partitions: dict[Key, Wanted], now_ms: int) -> FetchSession | None:

@@ -1,8 +1,7 @@
 """Serves a Fetch with very many partitions in slices, so that other requests are served in between.
 
-As soon as a slice is done, the fetch parks at the partitions of this slice. So an append to one of these partitions
-wakes the fetch even while later slices are running. A slice only locates records in the segments. The records are read
-when all slices are done, as in a small fetch.
+A slice only locates records in the segments; the records are read when all slices are done. After each slice the fetch
+parks at the partitions of this slice. So no append to these partitions is missed while later slices run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Serves a Fetch: looks for records in its partitions and, if there are too few bytes, parks and looks again.
+"""Serves a Fetch: locates records in its partitions. If there are too few bytes, parks the fetch and tries again.
 
-Both searches only locate records (segment, position, size). The bytes are read once, when the response is certain to be
+To locate records is to find their segment, position and size. The bytes are read once, just before the response is
 sent: on the event loop if they are few and in the page cache, otherwise in a thread. Consumers read up to the high
-watermark or the last stable offset, and park until that offset moves. Followers read up to the end of the log, and park
+watermark or the last stable offset, and park until this offset moves. Followers read up to the end of the log, and park
 until records are appended. A follower's fetch offset advances the high watermark before the follower gets its response.
 """
 
@@ -82,8 +82,8 @@ class PartitionRead:
     def unknown(self) -> bool:
         """Returns True if the partition does not exist.
 
-        A fetch of an unknown partition may park like a fetch without data, so that the client does not fetch in a tight
-        loop. All other errors are sent to the client at once.
+        An unknown partition does not keep the fetch from parking at its other partitions: otherwise the client would
+        fetch in a tight loop. All other errors are sent to the client at once.
         """
         return self.partition is None and self.error in UNKNOWN
 
@@ -94,7 +94,7 @@ class PartitionRead:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Describes the sender of a Fetch: a follower, or a consumer, which can be told to read from a closer replica."""
+    """Describes the sender of a Fetch: a follower or a consumer, and what it may read."""
 
     replica_id: int = CONSUMER_REPLICA
     broker_epoch: int = NO_BROKER_EPOCH
@@ -152,7 +152,7 @@ class Fetching:
         reader: Reader = ANY_CONSUMER,
         unsent: ByteBudget | None = None,
     ) -> None:
-        """Creates the fetch. `unsent` limits the bytes of all responses that are not sent yet; None means no limit."""
+        """Creates the fetch. `unsent` limits the memory for all responses that wait to be sent; None means no limit."""
         self.partitions = partitions
         self.wanted = wanted
         self.min_bytes = min_bytes
@@ -234,8 +234,8 @@ class Fetching:
         """Locates the records of the partitions in `some`, without reading them.
 
         `total` is the number of bytes that were already located in other partitions. Returns a `PartitionRead` for each
-        partition, the new total, and True if the response must be sent without waiting. A partition that has nothing
-        new for a follower gets no `PartitionRead`; it is added to `quiet`.
+        partition, the new total, and True if the response must be sent without waiting. A partition without news for a
+        follower is added to the list `quiet` instead.
         """
         reads: list[PartitionRead] = []
         urgent = False

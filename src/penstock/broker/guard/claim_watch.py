@@ -1,8 +1,7 @@
-"""Checks, at an interval, the roles and epochs that other replicas of this node's partitions claim.
+"""Asks the other brokers, at an interval, which role they have in the partitions that they share with this node.
 
-Each check sends one request to every other broker. The request asks about some of the partitions that have replicas on
-both nodes; the next check continues with further partitions. The partitions that this node leads are also checked for
-followers whose fetch offset went back.
+Each check sends one request to every other broker, about a limited number of partitions; the next check continues with
+further partitions. Each check also looks for followers of this node whose fetch offset went back.
 """
 
 from __future__ import annotations
@@ -92,6 +91,6 @@ class ClaimWatch:
 
 
 async def yield_now_and_then(number: int) -> None:
-    """Lets other tasks run after every SLICE partitions. `number` is the index of the current partition."""
+    """Yields to the event loop after every SLICE partitions. `number` is the index of the current partition."""
     if number % SLICE == SLICE - 1:
         await asyncio.sleep(0)

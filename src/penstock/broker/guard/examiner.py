@@ -47,8 +47,7 @@ class Examiner:
         image: Callable[[], MetadataImage],
         in_thread: RunInThread,
     ) -> None:
-        """Creates the examiner. `in_thread` runs a function in a thread, because checksums and digests of a sample take
-        time."""
+        """Creates the examiner. `in_thread` runs slow functions, such as checksums of records, in a thread."""
         self.probe = probe
         self._settings = settings
         self._clock = clock
@@ -64,9 +63,7 @@ class Examiner:
         return Place(topic.name, key[0], key[1], partition.leader_epoch), partition
 
     def is_compacted(self, topic: str) -> bool:
-        """Returns True if the topic is compacted. Its replicas may then differ, because each replica compacts its own
-        log.
-        """
+        """Returns True if the topic is compacted: each broker compacts its own replica, so the replicas may differ."""
         return self._settings.log_config(self._image(), topic).compact
 
     async def examine(self, key: Key, offset: int, nodes: Iterable[int] = ()) -> Examination | None:
@@ -113,9 +110,8 @@ class Examiner:
     async def _find_lacking(self, place: Place, samples: list[Sample]) -> list[Sample]:
         """Finds the replicas that lack committed records, and gives their samples the status LACKING.
 
-        Asks each replica that has no records at the examined offset for records at the high watermark of the other
-        replicas. If the replica has these records, it has only deleted the older records. Otherwise it lacks committed
-        records.
+        A replica without records at the examined offset may have deleted them. So it is asked for newer records, at the
+        high watermark of the other replicas. If it does not have this offset either, it lacks committed records.
         """
         marks = [each.high_watermark for each in samples if each.has_records]
         found = []

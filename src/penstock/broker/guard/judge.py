@@ -82,11 +82,9 @@ class Judge:
         await self._examinations.close()
 
     def hear(self, sender: Sender, suspicions: Sequence[Suspicion]) -> None:
-        """Queues the suspicions that a broker has sent with its heartbeat.
+        """Queues the suspicions that a broker has sent with its heartbeat. A task examines one suspicion at a time.
 
-        A task examines one suspicion at a time; the senders take turns.
-
-        With a threshold of 0 no node is put in quarantine, so no suspicion is examined.
+        Ignores the suspicions if the quarantine threshold is 0: then no node is put in quarantine.
         """
         if not suspicions or not self._threshold or self._is_quarantined(sender[0]):
             return
@@ -100,10 +98,9 @@ class Judge:
             self._examinations.start()
 
     def _leadership_changed(self, leads: bool) -> None:
-        """Drops all queued suspicions and counted findings, when this node becomes the active controller or ceases to
-        be it.
+        """Drops all queued suspicions and counted findings, because each active controller counts only its own.
 
-        Each active controller counts only its own findings.
+        Called when this node becomes the active controller, and when its time as controller ends.
         """
         self._waiting.clear()
         self.ledger = Ledger(self._threshold, self._settings.int("penstock.guard.window.ms"))
@@ -130,9 +127,7 @@ class Judge:
         return True
 
     def _take_next(self) -> Subject:
-        """Returns the next suspicion to examine, and removes it from the queues of all senders. The
-        senders take turns.
-        """
+        """Removes the next suspicion from the queues of all senders and returns it. The senders take turns."""
         sender = next(iter(self._waiting))
         subject = next(iter(self._waiting[sender]))
         self._waiting[sender] = self._waiting.pop(sender)  # its next turn is after all others
@@ -159,7 +154,7 @@ class Judge:
         try:
             refusal = await self._metadata.submit(lambda image: quarantine_broker(image, node_id, reason, rules))
         except KafkaError as error:
-            logger.info("the quarantine of node %d was not committed: %s", node_id, error.message)
+            logger.info("node %d could not be put in quarantine now: %s", node_id, error.message)
             return
         if refusal is not None and now - self._refused_at.get(node_id, -REFUSAL_REPEAT_S) >= REFUSAL_REPEAT_S:
             self._refused_at[node_id] = now

@@ -45,7 +45,7 @@ _ROLE = {
 
 
 class Place(NamedTuple):
-    """Names a partition, with its leader epoch in this node's metadata."""
+    """Identifies a partition, and holds the leader epoch that this node's metadata has for it."""
 
     topic: str
     topic_id: bytes
@@ -62,9 +62,7 @@ class PeerCalls(Protocol):
 
 class Probe:
     def __init__(self, peers: PeerCalls, refused: Callable[[int, str], None] = lambda node_id, reason: None) -> None:
-        """Creates the probe. It calls `refused` with a node's id and the reason if the authentication with this node
-        fails.
-        """
+        """Creates the probe. If another node can't be authenticated, calls `refused` with its id and the reason."""
         self._peers = peers
         self._refused = refused
         self._denied = False
@@ -72,7 +70,7 @@ class Probe:
     async def sample(self, node_id: int, place: Place, offset: int, max_bytes: int = SAMPLE_BYTES) -> Sample:
         """Returns a sample of the records that the node serves from `offset` on.
 
-        An error is not raised: the sample has a status instead.
+        Does not raise an exception: after an error, the status of the sample shows it.
         """
         wanted = FetchPartition(partition=place.partition, fetch_offset=offset, partition_max_bytes=max_bytes)
         asked = FetchTopic(topic=place.topic, topic_id=place.topic_id, partitions=[wanted])
@@ -91,8 +89,9 @@ class Probe:
         return Sample(node_id, status, part.records or b"", part.high_watermark)
 
     async def claims(self, node_id: int, places: Sequence[Place]) -> dict[Place, Claim]:
-        """Asks the node about the leader epochs in this node's metadata. Returns the role that the node claims in each
-        partition.
+        """Returns, for each partition, the role (such as leader) that the node claims to have.
+
+        The role follows from the node's answer to an OffsetForLeaderEpoch request.
         """
         topics: dict[str, OffsetForLeaderTopic] = {}
         for place in places:

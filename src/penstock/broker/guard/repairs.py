@@ -111,11 +111,10 @@ class Repairs:
         return None
 
     async def _fetch(self, sources: Sequence[int], place: Place, at: int, used: set[int]) -> Buffer:
-        """Fetches batches from offset `at` on from every source, and returns the batches that all of them serve.
+        """Fetches batches from offset `at` on from all source nodes, and returns the batches that all of them serve.
 
-        Leaves out sources that have a damaged batch there, and adds the other sources to `used`.
-
-        Raises KafkaError if two sources serve different batches, or if no source has intact batches.
+        Ignores nodes whose batches are damaged, and adds the other nodes to `used`. Raises KafkaError if two nodes
+        serve different batches, or if no node has intact batches.
         """
         agreed: memoryview | None = None
         for source in sources:

@@ -49,10 +49,7 @@ class Scrubber:
         settings: Settings,
         found: Callable[[Key, Examination], Awaitable[None]],
     ) -> None:
-        """Creates the scrubber.
-
-        It calls `found` with each examination that has findings, and `found` may repair this node's replica.
-        """
+        """Creates the scrubber. It calls `found` with each examination that has findings."""
         self._node_id = node_id
         self._partitions = partitions
         self._examiner = examiner
@@ -126,7 +123,7 @@ class Scrubber:
 
     @staticmethod
     def _last(log: Log) -> int:
-        """Returns the offset up to which replicas are compared. The records above may not be on all replicas yet."""
+        """Returns the offset up to which replicas are compared: later records may not be on all replicas yet."""
         return log.high_watermark
 
     def _own(self, key: Key) -> Partition | None:

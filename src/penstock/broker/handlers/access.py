@@ -1,10 +1,9 @@
 """Lists the access rules of each API: one table, from the API key to the checks that the authorizer makes.
 
-A rule refuses the whole request, or some items of its first array. In the second case the handler gets only the allowed
-items, and the refused items are added to its response with their error codes. So handlers never see items that the
-client may not touch. Filters remove items that the client may not see from a response. Every API of `HANDLERS` must
-have an entry in the table, otherwise the import of this module fails. Nodes without an authorizer call the handlers
-directly.
+A rule refuses the whole request, or some items of one array. In the second case the handler gets only the allowed
+items, and the refused items are added to its response with their error codes. Filters remove items from a response that
+the client may not see. The import of this module fails if an API of `HANDLERS` has no entry in the table. Nodes without
+an authorizer call the handlers directly.
 """
 
 from __future__ import annotations
@@ -173,18 +172,18 @@ if _missing:
 
 
 def guarded(handler: Handler, api_key: int, access: AccessControl | None, role: Role = "BROKER") -> Handler:
-    """Returns a handler that checks the API's rules before it calls `handler`.
+    """Returns a handler that checks the API's access rules and then calls `handler`.
 
-    Returns `handler` if the node has no authorizer.
+    Returns `handler` itself if the node has no authorizer.
     """
     needs = ON_CONTROLLERS.get(api_key) if role == "CONTROLLER" else None
     return _guarded_by(needs or ACCESS[api_key], handler, access)
 
 
 def guarded_on_behalf(handler: Handler, api_key: int, access: AccessControl | None) -> Handler:
-    """Returns a handler that checks the API's rules before it calls `handler`, which sends the request to another node.
+    """Returns a handler that checks the client's access and then calls `handler`, which asks another node.
 
-    The other node can't check the client's access, because the request arrives with this node's credentials.
+    The other node can't check the client's access, because the request arrives there with this node's credentials.
     """
     return _guarded_by(ON_BEHALF.get(api_key) or ACCESS[api_key], handler, access)
 
@@ -266,8 +265,8 @@ class _Guard:
     async def _allowed(self, broker: Any, asker: Asker, request: Any, *, any_items: bool) -> Any:
         """Calls the handler with the allowed items and returns its response; None if no item is allowed.
 
-        If the handler raises an error, returns the error as a response, so that refused items can keep their own error
-        codes.
+        If the handler raises KafkaError, returns a response with this error for the allowed items only: the refused
+        items have their own error codes.
         """
         ctx = asker.ctx
         if not any_items and ctx.api_key != METADATA:

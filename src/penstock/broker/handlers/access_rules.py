@@ -1,7 +1,7 @@
 """Defines the access rules: each rule checks a request with the authorizer before the handler gets the request.
 
-A rule returns None if everything is allowed, an error code to refuse the whole request, or the refused items of one
-array. `access.py` says which API has which rules.
+A rule returns None to allow the request, an error code to refuse it, or a `Denied` to refuse some items of one array.
+`access.py` lists the rules of each API.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Asker(NamedTuple):
         return self.access.allows_cluster(self.ctx, operation)
 
     def topic(self, item: Any) -> str | None:
-        """Returns the name of the topic that an item of the request names; None if no topic has the item's id."""
+        """Returns the topic name of an item of the request; None if the item has a topic id that no topic has."""
         if isinstance(item, str):
             return item
         topic_id = getattr(item, "topic_id", ZERO_UUID)
@@ -78,7 +78,7 @@ class Asker(NamedTuple):
 class Denied(NamedTuple):
     """Holds the error codes for the items of one array of a request: one code per item, None if the item is allowed.
 
-    `for_others` is the code of all allowed items of a request whose items are handled together or not at all.
+    If `for_others` is set, the allowed items are not handled either: they get the error code `for_others`.
     """
 
     field: str
@@ -102,7 +102,7 @@ def cluster(*operations: Operation) -> Rule:
 
 
 def named(operation: Operation, resource: AclResource, field: str) -> Rule:
-    """Returns a rule that requires the operation on the resource named in a field; a null field is not checked."""
+    """Returns a rule that requires the operation on the resource whose name is in `field`; allows a null name."""
 
     def check(asker: Asker, request: Any) -> ErrorCode | None:
         name = getattr(request, field)
@@ -112,9 +112,9 @@ def named(operation: Operation, resource: AclResource, field: str) -> Rule:
 
 
 def each(operation: Operation, resource: AclResource, field: str) -> Rule:
-    """Returns a rule that requires the operation for each item of an array.
+    """Returns a rule that requires the operation for each item of the array `field`.
 
-    An item is a topic's name, or a struct that names a topic.
+    An item is a name, or a struct with a topic's name or id.
     """
 
     def check(asker: Asker, request: Any) -> Denied | None:
@@ -138,7 +138,8 @@ def _code(asker: Asker, operation: Operation, resource: AclResource, name: str |
 def configs(operation: Operation) -> Rule:
     """Returns a rule that requires the operation for each config resource.
 
-    The operation is checked on the topic or the group; for every other resource, on the cluster.
+    For the configs of a topic or group, the client needs the operation on the topic or group. For all other configs, it
+    needs the operation on the cluster.
     """
 
     def check(asker: Asker, request: Any) -> Denied | None:
@@ -211,7 +212,7 @@ def created_topics(asker: Asker, request: Any) -> Denied | None:
 def deleted_topics(asker: Asker, request: Any) -> Denied | None:
     """Requires, for DeleteTopics, DELETE on the cluster or on each topic.
 
-    If the client may not describe a topic that it names by id, the id is reported as unknown.
+    If the request names a refused topic by id, the response does not contain the topic's name.
     """
     if asker.access.sees(asker.ctx, Operation.DELETE, CLUSTER, CLUSTER_NAME):
         return None
@@ -254,9 +255,10 @@ def epoch_ends(asker: Asker, request: Any) -> Denied | None:
 
 
 def added_partitions(asker: Asker, request: Any) -> ErrorCode | Denied | None:
-    """Requires, for AddPartitionsToTxn, WRITE on every topic.
+    """Requires, for AddPartitionsToTxn before v4, WRITE on the transactional id and on every topic.
 
-    If one topic is refused, no partition is added, and the other topics get OPERATION_NOT_ATTEMPTED.
+    If one topic is refused, no partition is added, and the other topics get OPERATION_NOT_ATTEMPTED. Since v4 only
+    brokers send this request, and they need CLUSTER_ACTION.
     """
     if asker.ctx.api_version >= BROKERS_ADD_SINCE:
         return None if asker.may_cluster(Operation.CLUSTER_ACTION) else DENIALS[CLUSTER]
@@ -283,7 +285,7 @@ def described_groups(asker: Asker, request: Any) -> Denied | None:
 def subscribed_topics(asker: Asker, request: Any) -> ErrorCode | None:
     """Requires, for heartbeats of consumer and share groups, DESCRIBE on every topic that the member names.
 
-    A pattern matches only topics that the member may describe; the handler passes a function that checks this.
+    A subscription by pattern is not checked here: it matches only topics that the member may describe.
     """
     names = request.subscribed_topic_names or ()
     return None if all(asker.may(Operation.DESCRIBE, TOPIC, name) for name in names) else DENIALS[TOPIC]

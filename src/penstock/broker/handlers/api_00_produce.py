@@ -148,9 +148,8 @@ class _Produce:
     def transactional(self, request: ProduceRequest) -> Iterator[tuple[Partition, Buffer]]:
         """Yields (partition, records) for each partition of the request that this node leads.
 
-        The caller verifies that these partitions belong to the transaction.
-
-        Errors of the other partitions are kept for the response.
+        The caller verifies that the yielded partitions belong to the transaction. All other partitions get an error in
+        the response.
         """
         for topic in request.topic_data:
             for data in topic.partition_data:
@@ -172,7 +171,7 @@ class _Produce:
         )
 
     async def unpack(self, request: ProduceRequest, topics: list[TopicProduceResponse]) -> None:
-        """Unpacks and appends the batches that needed unpacking, and puts their results into the response."""
+        """Unpacks the batches in `to_unpack`, appends them, and puts their results into the response."""
         asked = [topic for topic in request.topic_data if topic.partition_data]
         for topic, told in zip(asked, topics):
             for slot, data in enumerate(topic.partition_data):
@@ -227,9 +226,9 @@ class _Produce:
             raise KafkaError(found.code, found.message)
 
     def _safe(self, partition: Partition, offset: int) -> asyncio.Future[None] | None:
-        """Returns a future that is done when the batch is as safe as acks requires: on enough replicas, or on disk.
+        """Returns a future that is done when the batch can be acknowledged; None if no wait is needed.
 
-        Returns None if no wait is needed.
+        With acks=all the batch must be committed. With acks=1 it must be on disk if the topic requires fsync.
         """
         if self.acks == ACKS_ALL:
             return partition.when_committed(offset)
@@ -318,7 +317,7 @@ class _Produce:
 
 
 class _Acknowledgement:
-    """Waits until the batches are on enough replicas, or on disk, as acks requires; sets each partition's result."""
+    """Waits until all batches of a request can be acknowledged, and sets the result of each partition."""
 
     __slots__ = ("future", "left", "response", "timer", "waiting")
 
@@ -371,7 +370,7 @@ def _time_out(waiting: list[Waiting]) -> None:
 
 
 def _forget(waiting: list[Waiting]) -> None:
-    """Cancels the waits for replicas and disks and ignores their results, because the request was cancelled."""
+    """Cancels the futures for which a cancelled request waits, and ignores their errors."""
     for _, safe in waiting:
         if safe.done():
             if not safe.cancelled():

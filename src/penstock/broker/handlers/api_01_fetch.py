@@ -8,8 +8,8 @@
 - A Fetch comes from a follower if it names a registered broker with its current broker epoch (v15+, KIP-903) and
   arrives on the inter-broker listener. With an authorizer it may arrive on any listener, but its principal needs
   CLUSTER_ACTION. Any other Fetch with a replica id gets no records.
-- A follower's fetch offset advances the high watermark, and client quotas do not apply to followers. With an
-  authorizer, they do not apply to the guards of other nodes either.
+- A follower's fetch offset advances the high watermark. Client quotas do not apply to followers and, with an
+  authorizer, not to the guards of other nodes.
 """
 
 from __future__ import annotations
@@ -136,9 +136,9 @@ async def _handle_large(broker: Broker, ctx: RequestContext, request: FetchReque
 
 
 def _free(request: FetchRequest) -> None:
-    """Frees the memory of a large request's partitions in slices: to free all at once would block the event loop.
+    """Frees the memory of a large request's partitions in slices, so that the event loop is not blocked.
 
-    The fetch session has its own copy of the partitions.
+    The fetch has its own copy of the partitions.
     """
     for topics in (request.topics, request.forgotten_topics_data):
         while topics:

@@ -132,7 +132,7 @@ def _answer(
 
 
 class _NotYetError(Exception):
-    """Raised while a new leader does not know which records the previous leader committed."""
+    """Raised by a new leader that does not know yet which records the previous leader has committed."""
 
 
 def _end(partition: Partition, request: ListOffsetsRequest) -> int:

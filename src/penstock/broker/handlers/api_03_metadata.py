@@ -1,9 +1,8 @@
 """Metadata v0-13: returns the brokers of the client's listener, and topics by name or id (v12+).
 
-On request, also returns the client's authorised operations. A null list (in v0 an empty list) means all topics; the
-encoded response for all topics is cached until the image changes. For many partitions it is built in several passes of
-the event loop, once for all clients that wait for it. A missing topic that may be auto-created is created before the
-response, so that the client need not retry.
+On request, also returns the client's authorised operations. A null list (in v0 an empty list) means all topics. The
+response for all topics is cached until the image changes; a long response is built in several passes of the event loop.
+A missing topic that may be auto-created is created before the response, so that the client need not retry.
 """
 
 from __future__ import annotations

@@ -40,9 +40,9 @@ def handle(
 def _remove_unknown(
     image: MetadataImage, request: OffsetCommitRequest, by_id: bool
 ) -> dict[int, OffsetCommitResponseTopic]:
-    """Removes unknown partitions from the request, and sets the names and ids of the other topics.
+    """Removes unknown partitions from the request, and sets both name and id of each known topic.
 
-    Returns the results for the removed partitions, by the index of their topic in the request.
+    Returns the error results of the removed partitions. The key is the position of the topic in the request.
     """
     refused: dict[int, OffsetCommitResponseTopic] = {}
     kept: list[OffsetCommitRequestTopic] = []

@@ -28,7 +28,7 @@ def handle(
 
 
 def _single(response: LeaveGroupResponse) -> LeaveGroupResponse:
-    """Moves the error of the only member to the top level of the response, where versions before 3 have it."""
+    """Returns the response for versions before 3: the member's error code is at the top level."""
     code = response.error_code
     if code == ErrorCode.NONE and response.members:
         code = response.members[0].error_code

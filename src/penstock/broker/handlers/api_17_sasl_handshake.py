@@ -1,10 +1,9 @@
-"""SaslHandshake v0-1: chooses a mechanism.
+"""SaslHandshake v0-1: chooses a SASL mechanism.
 
-After a v0 handshake the client sends its tokens as bare frames, after a v1 handshake in SaslAuthenticate requests.
-
-For an unsupported mechanism the client gets UNSUPPORTED_SASL_MECHANISM and the supported mechanisms, then the
-connection closes. ILLEGAL_SASL_STATE is returned on a listener without SASL. An authenticated client also gets this
-error if its session has no end, or if it began to authenticate again less than a second ago.
+After a v0 handshake the client sends its tokens as bare frames; after a v1 handshake, in SaslAuthenticate requests. For
+an unsupported mechanism the client gets UNSUPPORTED_SASL_MECHANISM and the supported mechanisms, then the connection
+closes. A listener without SASL returns ILLEGAL_SASL_STATE. A client that is already authenticated gets the same error
+if its session does not expire, or if it authenticates again within a second.
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ async def handle(broker: ControllerParts, ctx: RequestContext, request: CreateTo
 
 
 def _describing(broker: ControllerParts) -> Callable[[Mapping[str, str]], list[CreatableTopicConfigs]]:
-    """Returns a function that returns a topic's configs for the response.
+    """Returns a function that builds the configs of a topic in the response.
 
-    The function caches the configs by their overrides, because most topics of a request have the same overrides.
+    Topics with the same config overrides share one cached list of configs.
     """
     made: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
 

@@ -1,7 +1,7 @@
-"""AddPartitionsToTxn v0-5: adds partitions to a transaction, or verifies for a broker that they belong to it.
+"""AddPartitionsToTxn v0-5: adds partitions to a transaction, or verifies that they belong to it.
 
-Up to v3 a request has one transaction of a client. Since v4 it has several transactions of a broker's clients; with
-`verify_only` the partitions are verified, not added. Either all partitions of a transaction are added or none: if one
+Before v4 a client sends one transaction. Since v4 a broker sends the transactions of several clients; with
+`verify_only` the partitions are only verified. Either all partitions of a transaction are added or none: if one
 partition does not exist, the other partitions get OPERATION_NOT_ATTEMPTED. A fenced producer gets
 INVALID_PRODUCER_EPOCH before v2, PRODUCER_FENCED since v2. A request with more than 10,000 partitions for one
 transaction, or with more than 10,000 transactions, is refused with POLICY_VIOLATION.
@@ -61,9 +61,9 @@ async def handle(broker: Broker, ctx: RequestContext, request: AddPartitionsToTx
 async def _serve_all(
     broker: Broker, ctx: RequestContext, transactions: list[AddPartitionsToTxnTransaction]
 ) -> list[list[AddPartitionsToTxnTopicResult]]:
-    """Serves all transactions of the request at the same time: no transaction waits for the result of another.
+    """Serves all transactions of the request at the same time, and returns their results in the same order.
 
-    A broker's request may name very many transactions.
+    The tasks are started in several passes of the event loop, because there may be very many transactions.
     """
     for asked in transactions:
         _check_size(asked)

@@ -1,10 +1,9 @@
 """WriteTxnMarkers v1-2: ends transactions on partitions, for coordinators and for administrators.
 
-A partition's result waits until the marker is committed. If the followers do not fetch the marker within half of
-`request.timeout.ms`, the partition gets REQUEST_TIMED_OUT, and the marker stays in the log. The sender waits for the
-whole `request.timeout.ms`, so it still gets the results of the other partitions. A repeated marker is not written
-again: its result only waits until the marker is committed. Since v2 the marker contains its transaction version. Many
-markers are written in several passes of the loop.
+The response waits until the markers are committed. After half of `request.timeout.ms`, a partition whose marker is not
+committed gets REQUEST_TIMED_OUT, and the marker stays in the log. The sender waits twice as long, so it gets the
+results of the other partitions. A repeated marker is not written again: its result waits for the first marker. Since v2
+the marker contains its transaction version. Many markers are written in several passes of the event loop.
 """
 
 from __future__ import annotations
@@ -79,9 +78,9 @@ def _write(broker: Broker, marker: WritableTxnMarker, topic: str, index: int) ->
 
 
 def _error_for_sender(code: ErrorCode) -> ErrorCode:
-    """Returns the error code for the sender of markers.
+    """Returns the error code for the response: NOT_LEADER_OR_FOLLOWER if the group coordinator is not loaded.
 
-    If the group coordinator is missing or still loading, the code is NOT_LEADER_OR_FOLLOWER.
+    Other codes are returned unchanged.
     """
     match code:
         case ErrorCode.NOT_COORDINATOR | ErrorCode.COORDINATOR_NOT_AVAILABLE | ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:

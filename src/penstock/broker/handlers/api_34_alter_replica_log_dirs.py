@@ -1,9 +1,9 @@
 """AlterReplicaLogDirs v1-2: moves replicas of this broker to other log directories (KIP-113).
 
-A path may contain links, `..`, or slashes at its end. The response is sent when the moves have begun; DescribeLogDirs
-shows their progress. A move to the current directory cancels a running move. If this node does not have the replica,
-the result is REPLICA_NOT_AVAILABLE, or UNKNOWN_TOPIC_OR_PARTITION if the partition does not exist. If the replica is
-created on this node later, it is created in the requested directory.
+The response is sent when the moves have begun; DescribeLogDirs shows their progress. A move to the current directory
+cancels a running move. A partition that does not exist gets UNKNOWN_TOPIC_OR_PARTITION. A partition without a replica
+on this node gets REPLICA_NOT_AVAILABLE; if its replica is created here later, it is created in the requested directory.
+A path may contain links, `..`, or slashes at its end.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """DescribeClientQuotas, versions 0 to 1: lists quotas of users, client ids and addresses.
 
-A filter selects the entity with an exact name, the default entity, or all entities of a type.
-
-For an invalid filter the response has only an error and null entries. With `strict`, entities that have further parts
-are left out: a strict filter for a user does not select a pair of this user and a client id.
+A filter selects the entity with an exact name, the default entity, or all entities of a type. A filter with `strict`
+for a user selects only the quotas of this user, not the quotas of a user and client id together. For an invalid filter
+the response has an error and no entries.
 """
 
 from __future__ import annotations

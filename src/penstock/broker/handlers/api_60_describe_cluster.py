@@ -35,7 +35,7 @@ def handle(broker: Broker, ctx: RequestContext, request: DescribeClusterRequest)
         here, wanted = ("CONTROLLER", "BROKER") if of_controllers else ("BROKER", "CONTROLLER")
         raise KafkaError(
             ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-            f"This is a {here} listener, and the request asks for type {wanted}: send it to a {wanted} listener.",
+            f"A {here} listener can't serve a request for endpoint type {wanted}: send it to a {wanted} listener.",
         )
     image = broker.metadata.image
     response = DescribeClusterResponse(

@@ -1,7 +1,7 @@
 """ReadShareGroupState v0: returns a share partition's state to its leader, and fences earlier leaders.
 
-The states of many records are encoded in a thread. A response has a limited number of them: partitions for which there
-is no room left get COORDINATOR_NOT_AVAILABLE, and the leader reads them again.
+The size of a response is limited. When the response is full, the remaining partitions get COORDINATOR_NOT_AVAILABLE,
+and their leader reads them again. A large response is encoded in a thread.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Lists the APIs that are audited, because they change something, and the names that each API's audit line contains.
+"""Lists the APIs whose requests are written to the audit file, and the resource names in their audit lines.
 
-The functions read names only: no value of a config, no password and no salt can get into a line.
+These are the APIs that change something. Only names are read from a request, so no config value, password or salt gets
+into an audit line.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ def _token_owner(request: Any) -> Iterator[str]:
 
 
 def _nothing(request: Any) -> Iterator[str]:
-    """Yields no names: the request names only the secret HMAC of a token, which must not be logged."""
+    """Yields no names. Used for requests that contain only the secret HMAC of a token, which must not be logged."""
     yield from ()
 
 

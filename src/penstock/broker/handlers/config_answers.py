@@ -1,9 +1,8 @@
 """Builds DescribeConfigs responses: a small response is an object, a large response is assembled as bytes.
 
-A request of a few bytes may have a response of many megabytes: a broker has 300 configs with synonyms and
-documentation, and a resource that the request names twice is described twice. After `MAX_ANSWER_BYTES` of response,
-further resources are refused. The configs of a broker, and the configs that most topics share, are encoded once per
-response; for each further resource only its name is encoded.
+A short request may have a response of many megabytes, because each broker has 300 configs with documentation. So a
+response has at most `MAX_ANSWER_BYTES`, and further resources are refused. Resources that share the same configs, such
+as most topics, are cheap: their configs are encoded once per response.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class ConfigAnswer:
     def add(self, result: DescribeConfigsResult, *, is_shared: bool = False) -> None:
         """Adds the result of one resource.
 
-        `is_shared` says that other results use the same list object of configs.
+        `is_shared` is True if other results have the same configs, as the same list object.
         """
         self._configs += len(result.configs) + 1
         if self._small is not None and self._configs <= SMALL_CONFIGS:
@@ -103,10 +102,7 @@ def _too_large(resource_type: int, resource_name: str) -> DescribeConfigsResult:
 
 
 def _alone(result: DescribeConfigsResult, version: int) -> bytes:
-    """Returns the encoded bytes of one result.
-
-    Encodes a response that has only this result, and removes the bytes before and after the result.
-    """
+    """Returns the encoded bytes of one result: encodes a response with this result, and cuts the result out of it."""
     whole = encode(DescribeConfigsResponse(results=[result]), version)
     return whole[5:-1] if version >= FIRST_FLEXIBLE_VERSION else whole[8:]
 

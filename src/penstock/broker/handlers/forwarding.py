@@ -23,7 +23,7 @@ CONTROLLER_APIS = frozenset({19, 20, 30, 31, 33, 37, 38, 39, 40, 43, 44, 45, 46,
 
 
 def by_the_controller(handler: Handler) -> Handler:
-    """Returns a handler that calls `handler` on the active controller; on all other nodes it forwards the request."""
+    """Returns a handler that calls `handler` on the active controller, and forwards the request on other nodes."""
 
     def handle(broker: Broker, ctx: RequestContext, request: Any) -> Any:
         if broker.metadata.leading:

@@ -1,4 +1,4 @@
-"""Helps the group handlers: describes the client of a request, and builds responses that may wait for a commit."""
+"""Contains functions that several group handlers use, for example to build a response that waits for a commit."""
 
 from __future__ import annotations
 
@@ -73,10 +73,10 @@ async def describe_groups(
     described: Callable[..., D],
     decide: Callable[[GroupShard, Turn, str], D],
 ) -> list[D]:
-    """Returns a description of each group in the request; a group id that the request repeats is described once.
+    """Returns a description of each group in the request. A repeated group id is described once.
 
-    `decide` describes a group at its coordinator. If this fails, `described` builds a description that has only the
-    error.
+    The group's coordinator runs `decide` to describe the group. If `decide` fails, `described` builds a description
+    with the error.
     """
     groups: list[D] = []
     for group_id in dict.fromkeys(request.group_ids):

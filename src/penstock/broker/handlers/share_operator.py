@@ -1,9 +1,8 @@
 """Serves an operator's request about a running share group: describes it, or releases or archives stuck records.
 
-`penstock share` sends a ShareAcknowledge with a reserved member id and without a session to the leader of the
-partitions; other brokers answer with SHARE_SESSION_NOT_FOUND. Like AlterShareGroupOffsets, the request needs READ on
-the group and on the topics. If a partition in the request has batches, the records in them are released (RELEASE) or
-archived (REJECT), no matter which member holds them. If it has no batches, the partition is described: the error
+The command `penstock share` sends a ShareAcknowledge with a reserved member id to the leader of the partitions. The
+request needs READ on the group and on the topics. If a partition in the request has batches, their records are released
+(RELEASE) or archived (REJECT), no matter which member holds them. Otherwise the partition is described: the error
 message of its result is the JSON of `/v1/share-windows`.
 """
 
@@ -74,8 +73,8 @@ async def _operate(broker: Broker, key: ShareKey, batches: list[Any]) -> None:
         if len(batches) > MAX_BATCHES or not kinds or not kinds <= {Acknowledge.RELEASE, Acknowledge.REJECT}:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"The partition has more than {MAX_BATCHES} ranges, or a range without RELEASE or REJECT: "
-                "send fewer ranges, each with one of these types.",
+                f"The partition has more than {MAX_BATCHES} ranges, or a range whose type is not RELEASE or REJECT: "
+                "send fewer ranges, and only these types.",
             )
         if len(kinds) > 1 or not 0 <= batch.first_offset <= batch.last_offset:
             raise KafkaError(

@@ -1,4 +1,4 @@
-"""Helps the handlers of the share coordinator: makes one decision for each share partition of a request."""
+"""Runs one decision of the share coordinator for each share partition of a request."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Begun: TypeAlias = "R | asyncio.Future[R]"
 async def decide_each(
     broker: Broker, group_id: str, topics: Iterable[Any], decision: Callable[[ShareKey, Any], Decide[R]]
 ) -> list[tuple[bytes, list[tuple[int, Outcome[R]]]]]:
-    """Calls `decision` for every partition of the topics.
+    """Runs a decision for every partition of the topics, and waits until all decisions are committed.
 
-    Returns the outcomes by topic id and partition, once all of them are committed.
+    Returns the results or errors by topic id and partition. `decision` returns the decision for one partition.
     """
     waiting: list[tuple[bytes, list[tuple[int, Begun[R]]]]] = []
     begun = 0

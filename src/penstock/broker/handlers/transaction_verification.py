@@ -1,10 +1,8 @@
 """Verifies that a partition belongs to a transaction, before the transaction's first batch is appended there.
 
 This node asks the transaction's coordinator. Without this verification, a delayed batch could start a transaction that
-never ends (KIP-890). The partition records that a verification is in progress; a marker or another batch in between
-invalidates the verification. The verification starts again in two cases. In the first case, the coordinator answers
-that the producer's previous transaction is still ending: its marker is not written yet. In the second case, this marker
-was written before the coordinator answered.
+never ends (KIP-890). A marker that is written to the partition meanwhile invalidates the verification. Then, or if the
+coordinator answers that the producer's previous transaction is still ending, the verification starts again.
 """
 
 from __future__ import annotations
@@ -87,8 +85,8 @@ async def ask(
 ) -> dict[Partition, Verification | ErrorCode | None]:
     """Asks the transaction's coordinator to verify the partitions.
 
-    Returns, for each partition, the verification to pass to the append, or an error code, or None if no verification is
-    needed.
+    Returns for each partition a `Verification`, which allows the append; an error code, which refuses it; or None if
+    no verification is needed.
     """
     settings = broker.settings
     if not settings.bool("transaction.partition.verification.enable"):
@@ -124,7 +122,7 @@ def _again(pending: PendingVerification, verdict: Verification | ErrorCode | Non
 
 
 def _is_void(pending: PendingVerification, verdict: Verification | ErrorCode | None) -> bool:
-    """Returns True if the previous transaction's marker was written before the coordinator answered."""
+    """Returns True if the verification is invalid, because a marker was written before the coordinator answered."""
     if verdict is None or isinstance(verdict, ErrorCode):
         return False
     return not pending.partition.log.producers.is_admitted(pending.producer_id, pending.producer_epoch, verdict)

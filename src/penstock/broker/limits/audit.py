@@ -5,8 +5,8 @@ A line has the principal, its address, the API, the resource, the operation and 
 - A line is a JSON object in ASCII, so that no name from a client can break the line.
 - A line has the names of configs but not their values, and the names of users but not their passwords. Long names and
   long lists of names are cut.
-- The number of lines per second is limited, separately for each principal, and separately for denied, refused and
-  successful requests. So a user with very many denied requests suppresses no lines about other users or about changes.
+- The number of lines per second is limited for each principal, with separate limits for denied, refused and successful
+  requests. So very many denied requests of one user do not suppress other lines.
 - If lines were left out, a line with their number comes before the next line of the same kind and principal.
 """
 

@@ -2,8 +2,7 @@
 
 If a connection exceeds `max.connection.creation.rate` of the node or of its listener, it waits before its first request
 or its TLS handshake is served; in Kafka it waits before it is accepted. If the wait would be longer than
-LONGEST_WAIT_MS, the connection is closed and not counted, so a burst delays later connections by a limited time only.
-In Kafka, the kernel drops connections beyond the backlog. A connection beyond the quota of its address
+LONGEST_WAIT_MS, the connection is closed and not counted. A connection that exceeds the quota of its address
 (`connection_creation_rate`) is closed after the throttle time, as in Kafka.
 """
 
@@ -39,7 +38,7 @@ class ConnectionRates:
         self._buckets: dict[str, TokenBucket] = {}
 
     def arrive(self, host: str, listener: Listener) -> Arrival:
-        """Counts a new connection. Returns how long it must wait, and whether it is served or closed after the wait."""
+        """Counts a new connection. Returns its waiting time and, if the connection must be closed, the reason."""
         most = self._settings.of_listener(listener.name, MOST)
         if most is not None and listener.connections >= int(most):
             return Arrival(0.0, f"listener {listener.name} has {MOST}={most} open connections")

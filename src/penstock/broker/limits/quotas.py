@@ -93,7 +93,7 @@ class Quotas:
         return throttle_ms
 
     def max_fetch_bytes(self, ctx: RequestContext) -> int:
-        """Returns the bytes that the quota allows in one whole window: a larger fetch would always be throttled."""
+        """Returns the largest size of a response within the fetch quota: the bytes that one whole window allows."""
         if not self.fetch.limits:
             return NO_LIMIT
         rate = self.fetch.meter(ctx.principal, ctx.client_id)

@@ -20,7 +20,7 @@ class Window:
 
     @property
     def full_ms(self) -> int:
-        """Returns the length of the window without the current sample. A rate is averaged over at least this time."""
+        """Returns the shortest time over which a rate is averaged: the window without the current sample."""
         return max(self.samples - 1, 1) * self.sample_ms
 
 
@@ -28,8 +28,7 @@ class Window:
 class Rate:
     """Measures a rate over a sliding window of samples.
 
-    Even a new rate is averaged over a full window, so a client's first burst may use the quota of a whole window at
-    once.
+    A new rate is also averaged over a full window. So the first burst of a client may use the quota of a whole window.
     """
 
     limit: float
@@ -69,11 +68,10 @@ class Rate:
         return now_ms
 
     def _purge(self, now_ms: int) -> int:
-        """Drops samples that have left the window. Returns the time at which a new amount has to be counted.
+        """Drops samples that have left the window. Returns `now_ms`, but not a time before the newest sample.
 
-        A parked request is counted at the time of its arrival. If this time is a little before the newest sample, the
-        amount is added to the newest sample. If it is long before the newest sample, the clock has jumped back, and all
-        samples are dropped.
+        `now_ms` may be a little before the newest sample, because a parked request is counted at the time of its
+        arrival. If it is long before the newest sample, the clock has jumped back, and all samples are dropped.
         """
         span = self.window.samples * self.window.sample_ms
         if self._samples and now_ms < self._samples[-1][0]:

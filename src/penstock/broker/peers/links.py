@@ -26,7 +26,7 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 class Links:
-    """Holds the connections by node and lane. A lane sends requests in order, without waiting for earlier responses."""
+    """Holds the connections by node and lane. A connection sends its requests in order, and several at a time."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Links:
         self._closed = False
 
     def ready(self, key: Key, address: Address) -> BrokerConnection | None:
-        """Returns the connection if a request can be sent on it at once; otherwise None."""
+        """Returns the connection if it is open to this address and can send a request at once; otherwise None."""
         found = self._open.get(key)
         if found is None or found[0] != address or found[1].closed or not found[1].writable or key in self._opening:
             return None
@@ -66,10 +66,10 @@ class Links:
         return await connection.request(message, timeout_s=timeout_s)
 
     async def connection(self, key: Key, find: Callable[[], Address]) -> BrokerConnection:
-        """Returns the open connection, even if its address is outdated.
+        """Returns the open connection of this lane. If there is none, opens a connection to the address from `find`.
 
-        If no connection is open, opens a connection to the address that `find` returns. Raises KafkaError if the
-        connection cannot be opened.
+        An open connection is used even if `find` would return a new address. Raises KafkaError if the connection can't
+        be opened.
         """
         return await self._in_turn(key, lambda: self._address_of(key) or find())
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """Holds a request in flight, which its sender may abandon. No task is created if the connection is open."""
+    """Holds a request in flight. The sender can abandon the request with `leave`."""
 
     future: asyncio.Future[Any]
     """A future that is done with the response or an error; after `leave`, with None."""
@@ -46,9 +46,9 @@ class Call:
         return answer
 
     def leave(self) -> asyncio.Future[Any]:
-        """Abandons the request: completes `future` with None.
+        """Abandons the request: `answer` then returns None.
 
-        Returns another future, which is done when the abandoned request gets its response or fails.
+        Returns a future that is done when the abandoned request gets its response or fails.
         """
         left: asyncio.Future[Any] = self.future
         if self._task is not None:

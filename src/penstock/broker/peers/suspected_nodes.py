@@ -1,10 +1,9 @@
 """Tracks suspected nodes: this node has lost its connection to them, but the controller has not fenced them yet.
 
-Clients notice a dead leader as soon as this node does and ask for the new leader at once, a few milliseconds before the
-controller elects it. If the Metadata response named the old leader, clients would retry only after their own backoff,
-often a second later. So the response waits briefly for the controller's decision. A node that was just fenced stays in
-the response's list of brokers for a while: some clients lose a partition if its old leader disappears in the same
-response that names the new leader.
+When a leader dies, clients often send a Metadata request a few milliseconds before the controller elects a new leader.
+If the response named the old leader, clients would retry only after their backoff, often a second later. So the
+response waits briefly for the controller's decision. A node that was just fenced stays in the response's list of
+brokers for a while, because some clients lose a partition if its old leader disappears from this list too early.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class SuspectedNodes:
     def about(self, node_ids: Iterable[int]) -> bool:
         """Returns True if this node has just lost its connection to one of the given nodes.
 
-        The controller may soon fence such a node.
+        In this case the controller may soon fence the lost node.
         """
         if not self._lost:
             return False

@@ -50,10 +50,10 @@ class DirectoryMoves:
         observer: Observer = log_event,
         request_passes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Creates the moves. `assign` reports a replica's new directory to the controller; `revert` reports the old
-        directory after a move that failed.
+        """Creates the object that runs all moves of this node.
 
-        `request_passes` returns a counter of requests. While this counter grows, logs are copied more slowly.
+        `assign` reports a replica's new directory to the controller. `revert` reports the old directory after a failed
+        move. `request_passes` returns a counter of requests: while it grows, logs are copied more slowly.
         """
         copiers = settings.optional_int("num.replica.alter.log.dirs.threads") or len(logs.dirs)
         throttle = ByteRate(
@@ -149,7 +149,7 @@ class DirectoryMoves:
     def remembered(self, topic: str, index: int) -> LogDir | None:
         """Returns the directory that an AlterReplicaLogDirs request chose before the replica existed, and forgets it.
 
-        Returns None if there was no such request.
+        Returns None if there was no such request, or if the directory is offline.
         """
         target = self._remembered.pop((topic, index), None)
         return None if target is None or target.offline else target
@@ -167,10 +167,10 @@ class DirectoryMoves:
         self._report(move, "begun")
 
     def resume(self, partition: Partition, log: Log) -> None:
-        """Resumes the move if a future log of the replica was found at the start; otherwise does nothing.
+        """Resumes the move of a replica that has a future log on disk; otherwise does nothing.
 
-        For a compacted log the copy starts over. Compaction may have removed tombstones from the current log since the
-        copy was made, and the copy may still have the records that these tombstones delete.
+        A compacted log is copied again from its start. The old copy may have records that were deleted by tombstones,
+        and compaction may have removed these tombstones from the current log since.
         """
         future = self._logs.futures.get(log.topic, log.partition)
         if future is None or self._move_of(partition) is not None:

@@ -39,7 +39,7 @@ class Counts:
 
 @dataclass(slots=True)
 class FollowerLag:
-    """Holds the lag behind one leader over all partitions: largest and total lag in records, longest lag in ms."""
+    """Holds the lag of this node's replicas behind one leader: largest and total lag in records, longest lag in ms."""
 
     largest: int = 0
     total: int = 0
@@ -89,7 +89,7 @@ class FollowedPartition:
 
     @property
     def has_unsynced_tail(self) -> bool:
-        """Returns True if the topic requires fsync for acknowledgements and the log's last records are not synced."""
+        """Returns True if the end of the log is not synced, and the topic requires fsync before an acknowledgement."""
         log = self.partition.log
         return log.countable_offset < log.log_end_offset and not log.offline
 
@@ -154,9 +154,8 @@ class FollowedPartition:
     def truncate(self, epoch: int, end_offset: int) -> bool:
         """Truncates the log where it diverges from the leader's log.
 
-        `epoch` is the largest epoch in the leader's log that is not above this log's last epoch. `end_offset` is the
-        end of this epoch in the leader's log. Returns False if this log did not change: another Fetch would get the
-        same response.
+        The Fetch response contains the diverging epoch as `epoch`, and the end of this epoch in the leader's log as
+        `end_offset`. Returns False if this log did not change: another Fetch would get the same response.
         """
         log = self.partition.log
         own_epoch, own_end = log.epochs.end_offset_for(epoch, log.log_end_offset)

@@ -1,7 +1,7 @@
 """Asks the controller for ISR changes: one AlterPartition request at a time, with all waiting proposals.
 
-A partition keeps its proposal until the controller answers or the image changes the partition. If no answer arrives (a
-lost connection, a new controller), the proposal is sent again while the partition still has it.
+A partition keeps its proposal until the controller answers, or until the metadata image changes the partition. If no
+answer arrives, for example from a controller that has died, the proposal is sent again.
 """
 
 from __future__ import annotations

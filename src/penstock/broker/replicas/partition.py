@@ -132,10 +132,10 @@ class Partition:
         return self.image.leader_epoch if offset >= self.log.log_end_offset else epochs.epoch_for_offset(offset)
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """Returns the largest known epoch that is not above `epoch`, and its end offset; (-1, -1) if there is none.
+        """Returns `epoch`, or else the next lower epoch in this log, with its end offset; (-1, -1) if there is none.
 
         A leader knows its current epoch even before it appends the first record. A follower knows only the epochs of
-        its records: it may not know yet where the leader's epoch begins.
+        its records.
         """
         log = self.log
         end = log.log_end_offset
@@ -151,7 +151,7 @@ class Partition:
     # The role of this replica.
 
     def follow_image(self, image: PartitionImage) -> None:
-        """Applies a change of the partition's leader, replicas or in-sync set, which the metadata image contains."""
+        """Takes over the partition's leader, replicas and in-sync set from a new metadata image."""
         old, self.image = self.image, image
         log = self._log
         same_epoch = old.leader_epoch == image.leader_epoch and old.leader == image.leader
@@ -202,7 +202,7 @@ class Partition:
 
     @property
     def isr(self) -> tuple[int, ...]:
-        """Returns the committed in-sync replicas. A leader may know of a change before the metadata image has it."""
+        """Returns the in-sync replicas that the controller has accepted, even if the image does not have them yet."""
         return self.image.isr if self.leading is None else self.leading.isr
 
     def append(
@@ -277,7 +277,7 @@ class Partition:
                 waiters.on_high_watermark(mark, _estimated_bytes(log, mark - before) if waiters.consumers else 0)
 
     def recheck(self) -> None:
-        """Moves the high watermark and the low watermark as far as possible.
+        """Moves the high watermark as far as possible, and ends the waits of finished deletions.
 
         Called after a broker is fenced, after a config change, and periodically.
         """
@@ -287,8 +287,7 @@ class Partition:
             self.waiters.on_low_watermark(self.low_watermark())
 
     def log_moved(self) -> None:
-        """Advances the high watermark after the log moved to another directory, because the move may have synced
-        records that wait for fsync."""
+        """Advances the high watermark after a move to another directory: the move may have synced waiting records."""
         if self._log is not None:
             self._advance(self._log)
 
@@ -314,9 +313,8 @@ class Partition:
     async def committed(self, offset: int, leader_epoch: int = NO_LEADER_EPOCH) -> None:
         """Waits until the high watermark has reached `offset`.
 
-        Raises KafkaError if the records can't be committed: NOT_LEADER_OR_FOLLOWER, NOT_ENOUGH_REPLICAS_AFTER_APPEND or
-        KAFKA_STORAGE_ERROR. A caller that does not wait right after its append must pass the leader epoch of the
-        append: after an election the log may have other records at these offsets.
+        Raises KafkaError if the records can't be committed. A caller that does not call this right after its append
+        must pass the leader epoch of the append: after an election the log may have other records at these offsets.
         """
         waiting = self.when_committed(offset, leader_epoch)
         if waiting is not None:
@@ -343,7 +341,7 @@ class Partition:
         return self.leading is not None and replica_id in self.leading.followers
 
     def on_replica_fetch(self, replica_id: int, broker_epoch: int, offset: int, log_start: int) -> None:
-        """Notes that a follower has all records below `offset`. `broker_epoch` comes from its Fetch request.
+        """Notes that a follower has all records below `offset`, the fetch offset of its Fetch request.
 
         Call this before reading the records for the response: the response then has the new high watermark.
         """
@@ -368,10 +366,10 @@ class Partition:
             self.waiters.on_low_watermark(self.low_watermark())
 
     def is_quiet(self, replica_id: int, broker_epoch: int, offset: int, log_start: int, now_ms: int | None) -> bool:
-        """Returns True if an in-sync follower already has all records, the high watermark and the log start offset.
+        """Returns True if there is nothing new for an in-sync follower: no record and no change of an offset.
 
-        In this case the follower is also noted as caught up at `now_ms`, unless `now_ms` is None. This check makes
-        fetch sessions with thousands of partitions cheap: in most fetches, most partitions have nothing new.
+        Then also notes that the follower has caught up at `now_ms`, unless `now_ms` is None. The check must be cheap: a
+        fetch session may have thousands of partitions with nothing new.
         """
         leading, log = self.leading, self._log
         if leading is None or log is None or log.offline:

@@ -26,7 +26,7 @@ def now_ms() -> int:
 
 
 def _report_nothing(*_: Any) -> None:
-    """Ignores a report to the controller. This is the default if there is no controller, as in tests."""
+    """Does nothing. This is the default callback for reports to the controller, for tests without a controller."""
 
 
 @dataclass(slots=True)

@@ -44,7 +44,10 @@ class Partitions:
         placed: Callable[[Partition, bytes], None],
         moves: DirectoryMoves,
     ) -> None:
-        """Takes two callbacks to the controller: `propose` proposes ISR changes, `placed` reports directories."""
+        """Creates an empty list of partitions.
+
+        `propose` sends a proposed ISR change to the controller; `placed` reports the directory of a replica.
+        """
         self._node_id = node_id
         self._logs = logs
         self._settings = settings
@@ -90,10 +93,7 @@ class Partitions:
         return partition
 
     def all_replicas_have(self, log: Log) -> bool:
-        """Returns True if every replica of the log's partition is in sync.
-
-        Then every replica has all records below the high watermark.
-        """
+        """Returns True if all replicas of the log's partition are in sync, and so have all committed records."""
         partition = self._by_id.get((log.topic_id, log.partition))
         return partition is not None and {*partition.image.isr} == {*partition.image.replicas}
 
@@ -130,8 +130,8 @@ class Partitions:
     def _host(self, topic: TopicImage, before: Mapping[int, PartitionImage], *, started: bool) -> None:
         """Adds, updates and removes this node's partitions of one topic, so that they match the new image.
 
-        `started` is False for the first image, which the node applies when it registers. Partitions that a later image
-        adds are marked as new on this node.
+        `started` is False for the first image after the start of the node. Partitions that a later image adds are
+        marked as new on this node.
         """
         for index, image in topic.partitions.items():
             if before.get(index) is image:
@@ -210,12 +210,11 @@ class Partitions:
         return log
 
     def _adopted(self, partition: Partition, config: LogConfig) -> Log | None:
-        """Makes a future log the current log of a replica whose own log is gone. Returns None if no future log can be
-        used.
+        """Makes a future log the current log of a replica whose own log is missing. Returns None if this is impossible.
 
-        A future log is used only if the controller has assigned the replica to the directory of this future log. All
-        others are removed. But future logs of the current topic are kept while a directory is offline, because the log
-        that they copy may be in that directory.
+        A future log is used only if the controller has assigned the replica to its directory. Other future logs are
+        removed. But while a directory is offline, future logs of the current topic are kept: the log that they copy may
+        be in the offline directory.
         """
         leftovers, ours = self._logs.futures.leftovers, None
         for orphan in leftovers.of(partition.topic, partition.index):
@@ -231,10 +230,9 @@ class Partitions:
     def _directory_of(self, partition: Partition) -> bytes | None:
         """Returns the id of the directory in which to open the replica's log; None if any directory can be used.
 
-        Raises KafkaError if the log may be in an offline directory, so that no second log is created elsewhere. The id
-        of an offline directory may be unknown. So it may hold any replica that was found in no other directory, even if
-        the metadata names no directory for the replica: the node may have stopped before it reported the directory.
-        Such a replica is reported as lost, so that it can't become leader.
+        Raises KafkaError if the log may be in an offline directory, so that no second log is created elsewhere. An
+        offline directory may hold any replica that was found in no other directory, because its id may be unknown. If
+        the metadata has no directory for the replica, the replica is reported as lost, so that it can't become leader.
         """
         wanted = partition.image.directory(self._node_id)
         if any(each.directory_id == wanted for each in self._logs.dirs):

@@ -165,10 +165,9 @@ class ReplicaFetcher:
             await self._sleep(None if wake_at is None else wake_at - loop.time())
 
     async def _sync_tails(self) -> None:
-        """Fsyncs the unsynced records of topics that require fsync before an acknowledgement. Runs before each Fetch.
+        """Fsyncs the records of topics that require fsync before an acknowledgement.
 
-        The leader counts all records below a fetch offset as synced. Unsynced records may also come from a time when
-        this node led the partition.
+        Called before each Fetch, because the leader counts all records below the fetch offset as synced.
         """
         while tails := self._unsynced_tails():
             for entry in tails:
@@ -190,12 +189,10 @@ class ReplicaFetcher:
         return found
 
     def _resume(self, now: float) -> float | None:
-        """Adds the partitions whose pause is over to the next Fetch.
+        """Adds the partitions whose pause is over to the next Fetch, and opens their logs.
 
-        Returns the end of the next pause; None if no partition is paused.
-
-        This may open the partitions' logs. The time for one call is limited: partitions whose logs could not be opened
-        in this time stay paused until the next call.
+        Returns the end of the next pause; None if no partition is paused. The time for opening logs is limited: the
+        remaining partitions stay paused until the next call.
         """
         self._hold_back_throttled(now)
         if not self._paused:
@@ -240,8 +237,8 @@ class ReplicaFetcher:
     def _request(self, wake_at: float | None, now: float) -> FetchRequest | None:
         """Returns the next Fetch request; None if all partitions are paused.
 
-        The request's maximum wait ends when the next pause of a partition ends, so that a parked fetch does not delay
-        this partition.
+        `wake_at` is the time at which the next pause of a partition ends. The leader may not park the fetch beyond this
+        time.
         """
         settings, session = self._settings, self._session
         max_bytes = settings.int("replica.fetch.max.bytes")

@@ -1,9 +1,8 @@
 """Moves one replica to another log directory: copies the log, reports the directory, and swaps the logs.
 
-`penstock.replication.directory_move` decides the steps, and `penstock.log.future_logs` handles the files. The copy
-reads and writes chunks in threads and yields to the event loop after each chunk. While requests come in, chunks are
-smaller, and the copy pauses after each chunk for as long as the chunk and its flush took: produce and fetch find the
-processor and the disk free at least half of the time.
+`penstock.replication.directory_move` decides the steps, and `penstock.log.future_logs` handles the files. The log is
+copied in chunks, in threads. While requests come in, chunks are smaller, and the copy pauses after each chunk for as
+long as the chunk took. So produce and fetch have the processor and the disk at least half of the time.
 """
 
 from __future__ import annotations
@@ -240,7 +239,7 @@ class ReplicaMove:
     def discard_copy(self) -> None:
         """Removes the files of the future log, unless the current log is offline.
 
-        If it is offline, the next start may use the future log as the replica's log. It does so if the controller has
+        If the current log is offline, the node may need the future log after a restart: the controller may have
         assigned the replica to the future log's directory.
         """
         futures = self._parts.logs.futures

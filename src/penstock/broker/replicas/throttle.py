@@ -22,7 +22,7 @@ FOLLOWER_RATE = "follower.replication.throttled.rate"
 
 
 class ByteRate:
-    """Limits bytes per second to the value of one property, measured over a window that two other properties define."""
+    """Limits bytes per second. The limit and the window of the measurement are properties of the broker."""
 
     __slots__ = ("_limit", "_rate", "_sample_seconds", "_samples", "_settings")
 

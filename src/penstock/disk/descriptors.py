@@ -52,7 +52,8 @@ class DescriptorPool:
     def _open_with_fewer(self, path: str, create: int) -> int:
         """Opens a file when the process has no free descriptor.
 
-        First halves the pool, which closes descriptors, and tries again. If this also fails, uses the reserve.
+        First halves the pool, which closes descriptors, and tries again. If this fails too, uses a reserved descriptor
+        (see `reserve`).
         """
         if self._open:
             self._max_open = max(16, len(self._open) // 2)

@@ -1,6 +1,7 @@
-"""Locks a directory with a POSIX lock on its `.lock` file, as a JVM does, and with an entry in a set of this process.
+"""Locks a directory with a POSIX lock on its `.lock` file, as a JVM does.
 
-The set is needed because a POSIX lock does not exclude a second lock by the same process.
+A POSIX lock does not exclude a second lock by the same process. So this module also keeps a set of the directories that
+this process has locked.
 """
 
 from __future__ import annotations

@@ -88,8 +88,8 @@ class RealFile:
         return self._size
 
     def descriptor(self, create: int = 0) -> int:
-        """Returns the file's descriptor. It is valid until the next call on this disk; code in a thread has to use
-        `_pinned`."""
+        """Returns the file's descriptor, which stays open until the next call on this disk. Code that runs in a thread
+        must use `_pinned` instead."""
         fd = self._fd
         if fd < 0:
             fd = self._fd = self._disk.descriptors.open(self, create)

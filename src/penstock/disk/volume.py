@@ -2,12 +2,12 @@
 
 Every write goes to the page cache, which survives the end of a process but not a power cut.
 
-On a crashable volume, each file has a list of its changes since its last fsync. Each directory has a list of the
-changes of its entries since its last sync. A power cut undoes the newest changes of each list; their number is random
-for each file and directory. The oldest undone write of a file may be torn: its first bytes then stay in the file, and
-zeros may follow these bytes or replace one sector of them.
+On a crashable volume, each file and each directory has a list of its changes since its last sync. A power cut undoes
+the newest changes of each list; their number is random. One undone write of a file may be torn: only its first bytes
+stay in the file, and zeros may follow them or replace some of them.
 
-`MemoryDisk` and the simulator's disk are both views of a volume. A volume that is not crashable keeps no undo lists.
+`MemoryDisk` and the simulator's disk are both views of a volume. A volume that is not crashable keeps no lists of
+changes.
 """
 
 from __future__ import annotations

@@ -46,9 +46,9 @@ class Prepared(NamedTuple):
 
 
 def duplicate_of(log: Log, batch: BatchMetadata) -> AppendInfo:
-    """Returns the result of an append whose batch is a duplicate. `batch` is the original, which is already in the log.
+    """Returns the result of a produce request that repeats a batch. `batch` is the earlier batch in the log.
 
-    The result has the offsets of the original. As in Kafka, its append time is the timestamp of the original.
+    The result has the offsets of the earlier batch. As in Kafka, its append time is the timestamp of that batch.
     """
     return AppendInfo(
         batch.first_offset, batch.last_offset, batch.timestamp, log.log_start_offset, True, batch.timestamp
@@ -67,7 +67,8 @@ def check_verified(log: Log, header: BatchHeader, verification: Verification | N
     if not log.producers.is_verified(header, verification):
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE,
-            f"Producer {header.producer_id} has no open transaction here: add the partition to a transaction first.",
+            f"Producer {header.producer_id} has no open transaction in this partition: add the partition to a "
+            "transaction first.",
         )
 
 
@@ -132,11 +133,11 @@ def append_fetched(log: Log, records: Buffer, leader_epoch: int) -> AppendInfo |
 
 
 def start_with_first_batch(log: Log, records: Buffer) -> None:
-    """Moves the start of an empty log back to the base offset of its first batch, if the log would start inside this
-    batch.
+    """Lowers the start of an empty log to the base offset of the first batch in `records`, if the log would start
+    inside that batch.
 
-    This happens if the log that is copied starts inside a batch, for example after DeleteRecords: batches are copied
-    whole.
+    This happens after DeleteRecords: the source log may then start in the middle of a batch, but only whole batches are
+    copied.
     """
     first = parse_header(memoryview(records)) if len(memoryview(records)) >= HEADER_SIZE else None
     if first is not None and 0 <= first.base_offset < log.log_end_offset < first.next_offset:

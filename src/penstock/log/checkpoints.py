@@ -47,7 +47,7 @@ def parse_lines(data: bytes) -> list[str]:
     # The last line counts only if it ends in a newline: a number that was cut short still reads as a number.
     if count < 0 or len(body) != count or lines[2 + count :] != [""]:
         raise CheckpointError(
-            f"the file announces {count} lines after its first two lines, but has more or fewer complete lines"
+            f"the file does not have exactly {count} complete lines after its first two lines: it is torn or was edited"
         )
     return body
 
@@ -102,8 +102,11 @@ def render_clean_shutdown(broker_epoch: int) -> bytes:
 
 
 class Incarnation(NamedTuple):
-    """Describes one run of the broker process. The process writes it to each log directory; the next process reads
-    it."""
+    """Describes one run of the broker process.
+
+    Each broker process writes its incarnation to every log directory, and reads the incarnation of the previous
+    process.
+    """
 
     broker_epoch: int = -1
     #: The incarnation id of a registration without an answer: the controller may have registered it.

@@ -55,11 +55,10 @@ class Cleaner:
         max_keys: int = MAX_KEYS,
         may_drop_tombstones: Callable[[Log], bool] = lambda log: True,
     ) -> None:
-        """Creates a cleaner. `may_drop_tombstones` returns False for a log if another replica has not copied the whole
-        log.
+        """Creates a cleaner. `may_drop_tombstones` tells whether compaction may drop the tombstones of a log.
 
-        Such a replica still needs each tombstone and marker: without them it would keep records that were deleted or
-        aborted.
+        It returns False while another replica has not copied the whole log: without the tombstones and transaction
+        markers, that replica would keep records that were deleted or aborted.
         """
         self._logs = logs
         self._max_keys = max_keys
@@ -186,10 +185,10 @@ class Cleaner:
         return self._logs.get(log.topic, log.partition) is log
 
     def _is_overtaken(self, due: Due, sources: list[Segment]) -> bool:
-        """True if the compaction `due` is out of date.
+        """True if the log has changed so that the result of the compaction `due` must not be used.
 
-        A compaction is out of date if the log was truncated or deleted after `due` was made, or if retention deleted a
-        segment of `sources`.
+        This is the case if the log was truncated, moved or deleted since the compaction began, or if one of the
+        segments `sources` was deleted.
         """
         log = due.log
         cut = log.generation != due.generation or not self._is_present(log)

@@ -155,9 +155,9 @@ def _learn(job: CompactionJob, segments: list[Segment], wanted: Callable[[], boo
 
 
 def _last_committed(job: CompactionJob, sources: list[Segment]) -> dict[int, LastRecord]:
-    """Returns, for each producer in `uncommitted_producers`, its last record in `sources`.
+    """Returns the last committed record of each producer in `job.uncommitted_producers`.
 
-    All records in `sources` are committed.
+    Reads the segments `sources`, which hold only committed records.
     """
     last = LastRecords(job.uncommitted_producers)
     for segment in sources if job.uncommitted_producers else ():

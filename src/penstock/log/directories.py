@@ -96,10 +96,10 @@ class LogDirectories(Sequence[LogDir]):
         self.cordoned = paths
 
     def for_new_log(self, topic: str, directory_id: bytes | None, log_counts: Mapping[str, int]) -> LogDir:
-        """Returns the directory for a new log: the directory with `directory_id`, if an id is given.
+        """Returns the online directory in which a new log is created. Raises KafkaError if there is none.
 
-        Without an id, returns the online directory with the fewest logs. Cordoned directories are used only if all
-        other directories are offline. Raises KafkaError if no directory is online.
+        With `directory_id`, returns the directory with this id. Otherwise returns the directory with the fewest logs; a
+        cordoned directory is chosen only if no other directory is online.
         """
         if topic == METADATA_TOPIC:
             candidates = [self.metadata]

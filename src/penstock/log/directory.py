@@ -150,10 +150,10 @@ class LogDir:
             self.last_incarnation = parse_incarnation(data, self.disk.boot_id())
 
     def note_incarnation(self, incarnation: Incarnation) -> None:
-        """Writes the incarnation file: the incarnation of this process, and the boot id of the machine.
+        """Writes the incarnation of this process and the boot id of the machine to the incarnation file.
 
-        By the boot id, the next process can tell whether the machine was booted again: then unsynced writes may be
-        lost. The file is not synced, because a process of a later boot ignores it.
+        If the machine has booted again, its boot id differs and the next process ignores the file, because unsynced
+        writes may be lost. So the file itself needs no sync.
         """
         self.disk.write_atomic(
             self.file(INCARNATION_FILE), render_incarnation(incarnation, self.disk.boot_id()), sync=False
@@ -191,8 +191,8 @@ class LogDir:
     async def save_checkpoints(self, current: Callable[[], Checkpoints]) -> None:
         """Writes the changed checkpoint files without blocking the event loop, one save at a time.
 
-        If a log is truncated meanwhile, the truncation writes the files itself, and this save stops: its offsets may be
-        above the new end of the log.
+        Stops if a log is truncated during the save. The truncation writes the files itself, and the offsets of this
+        save may be above the new end of the log.
         """
         async with self._saving:
             self._writes += 1
@@ -218,8 +218,8 @@ class LogDir:
         await self.disk.run(self.disk.sync_dir, self.path)
 
     def remembers(self, key: TopicPartition) -> bool:
-        """True if a checkpoint file of this directory has a line for the partition `key`, or if a write that is under
-        way adds such a line."""
+        """True if a checkpoint file of this directory has a line for the partition `key`, or will have one after the
+        write that is running."""
         return any(key in offsets for files in (self._written, self._on_their_way) for offsets in files.values())
 
     def _write_synced(self, path: str, offsets: dict[TopicPartition, int]) -> None:

@@ -24,7 +24,8 @@ MANY_FLUSHES = 64
 
 
 async def flush_all(disk: Disk, directory: str, logs: list[Log]) -> bool:
-    """Flushes the logs. Returns False if the flush of a log failed. Raises OSError if the sync of the volume failed."""
+    """Flushes the logs of one directory. Returns False if a log could not be flushed. Raises OSError if the sync of the
+    whole volume failed."""
     goals: list[tuple[Log, FlushGoal]] = []
     for count, log in enumerate(logs):
         try:
@@ -43,7 +44,7 @@ async def flush_all(disk: Disk, directory: str, logs: list[Log]) -> bool:
 
 
 async def _end_flushes(goals: list[tuple[Log, FlushGoal]], synced: bool) -> int:
-    """Completes flushes that were begun, one after the other. Returns how many failed.
+    """Completes the flushes in `goals`, one after the other. Returns how many of them failed.
 
     `synced` is True if the whole volume was synced after the flushes began.
     """

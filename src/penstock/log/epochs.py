@@ -53,8 +53,7 @@ class LeaderEpochCache:
         return self.epochs[slot] if slot >= 0 else UNDEFINED
 
     def next_start(self, offset: int) -> int:
-        """Returns the start offset of the first epoch that starts above `offset`; a very large number if no epoch
-        does."""
+        """Returns the start offset of the first epoch that starts above `offset`; 2^63 if there is no such epoch."""
         slot = bisect_right(self.starts, offset)
         return self.starts[slot] if slot < len(self.starts) else 1 << 63
 

@@ -1,9 +1,10 @@
 """Makes a log durable: one fsync for all waiters (group commit), and the full flush that moves the recovery point.
 
-Only the record bytes have to be on disk for an acknowledgement. The recovery point promises more: indexes, epochs and
-producer snapshots below it are on disk too, so that a start after a crash scans only the batches above it.
+A group commit syncs only the record bytes, which is enough for an acknowledgement. A full flush also syncs indexes,
+epochs and producer snapshots. So a start after a crash has to scan only the batches above the recovery point.
 
-If acknowledgements promise fsync, the first group commit also writes the log's synced mark (see `synced_mark`).
+If the config requires fsync before acknowledgements, the first group commit also writes the synced mark of the log (see
+`synced_mark`).
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ async def sync_to_end(log: Log) -> None:
 
 
 async def make_countable(log: Log) -> None:
-    """Waits until all records of this log may count for the high watermark (`synced_mark` has the rules).
+    """Waits until the leader may count all records of this replica for the high watermark.
 
-    Syncs the records if the config requires fsync before acknowledgements; otherwise removes the synced mark.
+    Syncs the records if the config requires fsync before acknowledgements. Otherwise removes the synced mark, so that
+    unsynced records count too (see `synced_mark`).
     """
     await (sync_to_end(log) if log.config.fsync_before_ack else log.durability.remove_mark())
 
@@ -155,9 +157,10 @@ class Durability:
             self._released = None
 
     def copy_mark_of(self, other: Durability) -> None:
-        """Copies the synced mark of `other` to this log: writes or removes the file of the mark. Blocks the event loop.
+        """Gives this log a synced mark if `other` has one, and removes the mark if `other` has none (see
+        `synced_mark`).
 
-        `synced_mark` explains the mark. The caller must have synced the records of this log.
+        Blocks the event loop. The caller must have synced the records of this log.
         """
         disk, path = self._log.environment.disk, self._log.path
         if other.mark is Mark.PRESENT and self.mark is Mark.ABSENT:
@@ -168,7 +171,7 @@ class Durability:
             self.mark = Mark.ABSENT
 
     def take_over(self, other: Durability, unsynced_files: Iterable[str]) -> None:
-        """Takes over the sync state of `other`, whose files now belong to this log. The next sync also syncs the
+        """Copies the sync state of `other`, whose files now belong to this log. The next sync also syncs the
         directories."""
         self.recovery_point = other.recovery_point
         self.flushed_offset = other.flushed_offset
@@ -215,10 +218,10 @@ class Durability:
             self._running = None
 
     def forget_above(self, end_offset: int) -> None:
-        """Lowers the flushed offset to `end_offset`, because the log is truncated there. Requests that wait for an
-        fsync of records above `end_offset` get an error.
+        """Lowers the flushed offset to `end_offset`, because the log is truncated there.
 
-        Also forgets which segments above `end_offset` are synced: a new segment at the same offset is a new file.
+        Requests that wait for an fsync of truncated records get a TruncatedError. Truncated segments no longer count as
+        synced: a new segment at the same offset is a new file.
         """
         self.flushed_offset = min(self.flushed_offset, end_offset)
         self._synced_bases = frozenset(base for base in self._synced_bases if base < end_offset)
@@ -385,10 +388,10 @@ class Durability:
         self._sync_directories()
 
     async def remove_mark(self) -> None:
-        """Waits until a group commit has removed the synced mark. From then on, unsynced records count for the high
-        watermark too.
+        """Waits until the synced mark is removed by a group commit. Unsynced records then count for the high watermark
+        too.
 
-        Returns early if the config requires fsync before acknowledgements again.
+        Returns early if the config changes and requires fsync before acknowledgements.
         """
         while self.mark is not Mark.ABSENT and not self._log.config.fsync_before_ack:
             await self.wait(0)

@@ -54,8 +54,8 @@ class FutureLog:
 
     @property
     def bytes_left(self) -> int:
-        """Returns how many bytes of the current log are not copied yet. Before the first batches are copied, the result
-        is an estimate."""
+        """Returns how many bytes of the current log are not copied yet. This is an estimate until the first batches are
+        copied."""
         if not self.records_left:
             return 0
         segments = self.current.segments
@@ -160,8 +160,8 @@ class FutureLog:
     def _next(self, max_bytes: int) -> LogSlice | None:
         """Returns the next slice of the current log to copy.
 
-        If no records remain, but the current log ends at a higher offset, moves the end of the copy there and returns
-        None.
+        Returns None if compaction has removed the last records of the current log. The end of the copy is then moved to
+        the end of the current log.
         """
         current, log = self.current, self.log
         found = current.read(log.log_end_offset, max_bytes, upper_bound=current.log_end_offset)
@@ -207,8 +207,8 @@ class FutureLog:
     def _segment_for(self, run: list[Prepared], *, begins: bool) -> Segment:
         """Returns the segment of the copy to which the batches in `run` are appended.
 
-        `begins` is True if a segment of the current log begins with these batches: then the copy begins a new segment
-        too.
+        `begins` is True if these batches are the first of a segment in the current log. The copy then starts a new
+        segment too.
         """
         log = self.log
         log.health.check_writable()
@@ -251,9 +251,7 @@ class FutureLog:
 
     @property
     def flush_is_due(self) -> bool:
-        """True if the copy should be flushed now: it has so many unsynced bytes that the flush at the swap would take
-        long.
-        """
+        """True if the copy has many unsynced bytes. A flush now makes the flush at the swap short."""
         log = self.log
         return log.appended_bytes - log.durability.flushed_bytes >= log.environment.unflushed_bytes
 
@@ -263,12 +261,12 @@ class FutureLog:
 
     @property
     def is_prepared(self) -> bool:
-        """True if the copy can replace the current log.
+        """True if the copy can replace the current log. The copy must meet these conditions:
 
-        The copy must be on disk, with the log start offset of the current log. Both logs must have a synced mark, or
-        neither of them (see `synced_mark`). Every synced record of the current log must also be synced in the copy.
-        This last condition is not needed if the config requires fsync before acknowledgements: then the swap itself
-        syncs the copy.
+        - It is on disk, and has the log start offset of the current log.
+        - It has a synced mark exactly if the current log has one (see `synced_mark`).
+        - Every record that is synced in the current log is synced in the copy. This is not needed if the config
+          requires fsync before acknowledgements: the swap then syncs the copy.
         """
         current, log = self.current, self.log
         ours, theirs = log.durability, current.durability
@@ -282,8 +280,8 @@ class FutureLog:
         """Gives the future log the leader epochs and the producer state of the current log. Both logs end at the same
         offset.
 
-        The batches alone don't show all of this state: they lack producers whose records were deleted, and pending
-        verifications of transactions.
+        This state can't be rebuilt from the batches alone: they show neither producers whose records were deleted nor
+        transactions whose verification is pending.
         """
         current, log = self.current, self.log
         log.epochs.copy_from(current.epochs)

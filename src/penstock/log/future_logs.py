@@ -99,8 +99,7 @@ class FutureLogs:
         )
 
     def _disk_failed(self, log: Log, error: OSError) -> None:
-        """Takes the directory of a future log offline after a disk error. If the disk is only full, just the move
-        ends."""
+        """Takes the directory of a future log offline after a disk error. A full disk only ends the move."""
         if error.errno not in _FULL:
             self._logs.take_offline(self._logs.dirs.of(log), error)
 
@@ -237,8 +236,8 @@ class FutureLogs:
     def _mark_current(self, current: Log, target: LogDir) -> frozenset[bytes]:
         """Writes the leaving mark of the current log, and removes outdated ids from its moved mark (see `moved_mark`).
 
-        Returns the remaining ids: these are the ids of directories that may still hold an older log of the partition,
-        because they are offline or their older log is not removed yet.
+        Returns the remaining ids in the moved mark. These directories may still hold an older log of the partition:
+        they are offline, or their older log is not removed yet.
         """
         disk, dirs = self._logs.disk, self._logs.dirs
         older = moved_mark.read(disk, current.path)
@@ -327,8 +326,8 @@ class FutureLogs:
         return True
 
     def _rename_old(self, retired: Retired, suffix: str) -> None:
-        """Renames the old log of a move, unless its directory is offline. If the rename fails, the old log stays in the
-        list of logs to rename."""
+        """Renames the old log of a move, unless its directory is offline. After a failed rename, the old log stays in
+        `_retiring`, the logs that are still to be renamed."""
         logs, log = self._logs, retired.log
         if retired.directory.offline:
             return
@@ -348,11 +347,8 @@ class FutureLogs:
                 segment.close()
 
     async def _forget_source(self, retired: Retired, path: str) -> None:
-        """Removes the old log's directory from the moved mark of the new log (see `moved_mark`), and the old log from
-        the checkpoints.
-
-        First syncs the rename of the old log.
-        """
+        """Syncs the rename of the old log, then removes the old log from the checkpoints and its directory from the
+        moved mark of the new log (see `moved_mark`)."""
         logs, log, disk = self._logs, retired.log, self._logs.disk
         try:
             await disk.run(disk.sync_dir, retired.directory.path)

@@ -1,8 +1,9 @@
-"""Opens the future logs that the last process left, so that their moves can continue.
+"""Opens the future logs that the last process left, so that their moves can continue. Kafka's `-future` directories are
+opened too.
 
-A future log belongs to the current log with its name and its topic id. Without a current log it is an *orphan*: the
-current log may be in an offline directory or lost, and then the future log may be the only copy of the records. The
-broker adopts or removes orphans once it has the metadata. This includes `-future` directories that Kafka left.
+A future log belongs to the current log with its name and its topic id. A future log without a current log is an
+*orphan*. It may be the only copy of the records, because the current log may be in an offline directory or lost. The
+broker adopts or removes orphans once it has the metadata.
 """
 
 from __future__ import annotations
@@ -119,10 +120,10 @@ class LeftoverCopies:
             self._open(current, place, config, recovery_points.get(key, 0), log_starts.get(key, 0), directory)
 
     def _load_orphan(self, leftover: Leftover) -> None:
-        """Adds a future log without a current log to `orphans`, because it may be the only copy of its records.
+        """Adds a future log that has no current log to `orphans`, because it may be the only copy of its records.
 
-        Leaves the future log as it is if its current log exists but could not be read. Removes the future log if it has
-        no topic id and the partition has another log.
+        There are two exceptions. If the current log could not be read, the future log stays on disk, unused. If the
+        future log has no topic id, but the partition has another log, the future log is removed.
         """
         logs, key = self._logs, (leftover.topic, leftover.partition)
         other = logs.get(*key)

@@ -358,9 +358,8 @@ def _load_epochs(environment: LogEnvironment, path: str, found: Found) -> tuple[
 
 
 def _restore_epochs(log: Log, recovered: Recovered | None, start: int) -> None:
-    """Adds the leader epochs that the epoch file may lack: of batches from `start` on, and of batches before its first
-    epoch.
-    """
+    """Adds leader epochs that the epoch file may lack. Reads them from the batches at or above `start`, and from the
+    batches below the first epoch in the file."""
     epochs = log.epochs
     epochs.truncate_from_end(min(start, log.log_end_offset))
     if recovered is not None:

@@ -412,7 +412,7 @@ class Log:
         return self.health.failure is None and self.durability.is_behind
 
     def store(self) -> None:
-        """Writes leader epochs and index entries that are only in memory to their files, without a sync."""
+        """Writes leader epochs and index entries from memory to their files, without a sync."""
         for segment in self.segments.starting_at(self.recovery_point):
             segment.store_indexes()
         if self.epochs.changed:
@@ -445,8 +445,11 @@ class Log:
         shorten.truncate_fully_and_start_at(self, offset)
 
     def advance_log_start_offset(self, offset: int) -> bool:
-        """Hides records below `offset`; retention deletes their segments later. Returns False if all these records were
-        hidden already."""
+        """Raises the log start offset to `offset`; retention deletes the segments below it later.
+
+        Returns False if the log already starts at or above `offset`. Raises KafkaError if `offset` is above the high
+        watermark.
+        """
         if offset > self.high_watermark:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -469,8 +472,8 @@ class Log:
     def begin_truncation(self, offset: int) -> None:
         """Lowers the recovery point and the compaction checkpoint to `offset`, before the files are truncated.
 
-        Otherwise these checkpoints would cover removed records, and later the new records that are appended at their
-        offsets.
+        Otherwise new records above `offset` would count as flushed and compacted, like the truncated records before
+        them.
         """
         self.truncations += 1
         if self.on_truncation is not None:

@@ -60,7 +60,7 @@ class LogTable:
         return self._namesakes.pop(key, [])
 
     def relocated(self, log: Log, source: str) -> None:
-        """Updates the numbers of logs by directory, after `log` was moved out of the directory `source`."""
+        """Updates the number of logs in each directory after `log` was moved out of the directory `source`."""
         self.counts[source] -= 1
         self.counts[log.log_dir] += 1
 

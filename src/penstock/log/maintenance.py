@@ -45,9 +45,10 @@ class Maintenance:
         cleaner: Cleaner | None = None,
         min_free_bytes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Creates the background work. `min_free_bytes` returns the free space that each log directory must keep.
+        """Creates the background work. `min_free_bytes` returns the number of bytes that must stay free in each
+        directory.
 
-        If `min_free_bytes` returns 0 when the node starts, free space is never checked.
+        The free space is never checked if `min_free_bytes` returns 0 when the node starts.
         """
         self._logs = logs
         self._intervals = intervals if intervals is not None else Intervals()

@@ -153,9 +153,9 @@ class LogManager:
     def note_incarnation(self, broker_epoch: int, asking: bytes = ZERO_UUID) -> None:
         """Writes the incarnation file, with `broker_epoch`, into each directory for partitions.
 
-        A process that is still registering has no epoch yet. It passes the epoch of the previous process, and its own
-        incarnation id as `asking`. If a directory is offline or fails now, removes the file from all directories,
-        because unsynced writes to the failed directory may be lost.
+        While a process registers, it has no broker epoch yet: it passes the epoch of the previous process, and its own
+        incarnation id as `asking`. If a directory is offline, removes the file from all directories, because unsynced
+        writes to the offline directory may be lost.
         """
         for directory in self.dirs:
             if not self.dirs.any_offline:
@@ -349,9 +349,8 @@ class LogManager:
             self.on_offline(directory, error)
 
     def _corruption_found(self, log: Log, reason: str) -> None:
-        """Records damage in a log and notifies the owner. Ignores repeated reports: each read of a damaged batch sends
-        one.
-        """
+        """Records damage in a log and notifies the owner. Ignores repeated reports of the same damage, because each
+        read of the damaged batch reports it."""
         key = (log.topic, log.partition)
         if self.corruptions.get(key) == reason:
             return

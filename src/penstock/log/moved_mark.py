@@ -5,19 +5,19 @@ A move ends with two renames in two directories, and a crash may come between th
     B/t-0.<id>-future → B/t-0        from here on B has the current log
     A/t-0 → A/t-0.<id>-delete        the old log
 
-There are three marks. A move writes the first two. Both are synced before the broker reports the new directory to the
-controller, and so before the first rename.
+A move writes two marks. Both are synced before the broker reports the new directory to the controller, and so before
+the first rename.
 
 - The *moved mark* in B's log names A. If a start finds the partition in both directories, the log in A is old, and the
   start finishes the move. The moved mark is removed after the second rename is on disk.
-- The *leaving mark* in A's log names B. If a start can't read B, the log in A may be old and is not served. The leaving
-  mark is removed if the move ends without a swap, and when a start serves the log in A. So only a
-  log with a leaving mark can be an old log.
+- The *leaving mark* in A's log names B. If a start can't read B, it does not serve the log in A, which may be old. The
+  leaving mark is removed if the move ends without a swap, and when a start serves the log in A.
 
-If A can't be read and the controller has already assigned the replica to B, the future log in B is adopted: it becomes
-the current log and gets the *adopted mark*. This is done whether A has a leaving mark or not. If a later start
-finds the log in A again, it sets that log aside as a stray. The first start that can read all directories removes the
-adopted mark. Kafka ignores all three files.
+There is a third mark, the *adopted mark*, for a lost directory A. If the controller has already assigned the replica to
+B, the future log in B becomes the current log and gets the adopted mark. If a later start finds the log in A again, it
+sets that log aside as a stray. The first start that can read all directories removes the adopted mark.
+
+Kafka ignores all three files.
 """
 
 from __future__ import annotations
@@ -81,9 +81,8 @@ def forget(disk: Disk, path: str, sources: Iterable[bytes]) -> None:
 
 
 def write_leaving(disk: Disk, path: str, target: bytes) -> None:
-    """Writes the leaving mark of the log in `path`, and syncs it: the log's copy in the directory `target` will replace
-    it.
-    """
+    """Writes and syncs the leaving mark of the log in `path`: a copy of the log in the directory `target` will replace
+    the log."""
     disk.write_atomic(f"{path}/{LEAVING_MARK_FILE}", _render([target]))
 
 
@@ -105,11 +104,10 @@ def remove_leaving(disk: Disk, path: str) -> None:
 def stays(disk: Disk, path: str, directories: Iterable[LogDir]) -> bool:
     """True if the log in `path` is the current log of its partition. Called for a log that is in one directory only.
 
-    False if the log may be an old log: its leaving mark names a directory that can't be read. The id of an offline
-    directory may be unknown, so any offline directory may be the named directory.
+    Returns False if the log has a leaving mark for a directory that can't be read: the log may be old. The id of an
+    offline directory may be unknown, so every offline directory may be the directory in the mark.
 
-    If True, removes marks that are no longer needed: the leaving mark and, if no directory is offline, the adopted
-    mark.
+    Before it returns True, removes the leaving mark and, if no directory is offline, the adopted mark.
     """
     targets = read_leaving(disk, path)
     known = list(directories)
@@ -136,10 +134,10 @@ def put_replaced_logs_aside(
     topic_id: Callable[[str], bytes],
     name_for_stray: Callable[[LogDir, str], str],
 ) -> None:
-    """Renames each log that an adopted copy has replaced. The copy was adopted while the log's directory was offline.
+    """Renames each log that was replaced by an adopted copy while its directory was offline.
 
-    `places` maps each log's name to its directories. Called after `finish_moves`, which may have renamed some of these
-    logs. A log of another topic with the same name is left as it is.
+    `places` maps each log's name to its directories. A log with the same name but another topic id is not renamed.
+    Called after `finish_moves`, which may have renamed some of these logs.
     """
     for name, owners in places.items():
         left = [each for each in owners if disk.exists(each.file(name))] if len(owners) > 1 else []

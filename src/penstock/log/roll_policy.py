@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class RollPolicy:
     """Holds the limits at which a segment is full.
 
-    Each segment gets its own policy with a new random part of segment.jitter.ms.
+    Each segment gets its own policy, because its age limit is shortened by a random time of up to segment.jitter.ms.
     """
 
     __slots__ = ("_index_bytes", "_roll_ms", "_segment_bytes")

@@ -315,11 +315,10 @@ class Segment:
         self._max_timestamp, self._max_timestamp_offset = timestamp, offset
 
     def last_timestamp_fits(self) -> bool:
-        """True if the last entry of the time index has the timestamp of the batch that it points to.
+        """True if the last entry of the time index has the timestamp of its batch.
 
-        After a power loss, the last bytes of an unsynced entry may be zeros. The offset in the entry is then too low,
-        and the entry points to an older batch. An offset whose last byte is not zero is complete, so no batch is read
-        for it.
+        After a power loss, the last bytes of an unsynced entry may be zeros. Its offset is then too low, and belongs to
+        an older batch. If the last byte of the offset is not zero, the entry is complete, and the batch is not read.
         """
         timestamp, offset = self.time_index.last
         if timestamp < 0 or (offset - self.base_offset) & 0xFF:
@@ -355,10 +354,9 @@ class Segment:
         self.reset_tail(-1)
 
     def store_indexes(self) -> None:
-        """Writes index entries that are only in memory to the files. First adds a time index entry for the largest
-        timestamp.
+        """Adds the largest timestamp to the time index, then writes the index entries from memory to the files.
 
-        Because of this entry, sealing the segment later adds nothing to an index file that a flush has already synced.
+        So a later `seal` adds nothing to an index file that a flush has already synced.
         """
         if self._index is None or self._time_index is None:
             return
@@ -414,9 +412,8 @@ class Segment:
     def change_suffix(self, suffix: str) -> None:
         """Renames the segment's files to the new suffix; open handles stay valid.
 
-        After a crash, the name of the data file decides which suffix the segment has. If the new suffix is `.deleted`,
-        the data file is renamed before the index files; otherwise it is renamed after them. So a crash never leaves a
-        segment in use without its index files.
+        After a crash, the suffix of the data file is the suffix of the segment. The data file is renamed first for
+        `.deleted`, and last for any other suffix. So a segment in use always has its index files, even after a crash.
         """
         old = {each: self.path(each) for each in SUFFIXES}
         self.suffix = suffix

@@ -168,8 +168,8 @@ class StoredLogs:
             known = self._table.get(key)
             if known is not None:
                 raise DirectoryError(
-                    f"{topic}-{partition} is in {known.log_dir}, and a damaged log of it is in {directory.path}: move "
-                    "one of them away."
+                    f"{topic}-{partition} has two logs, one in {known.log_dir} and a damaged one in {directory.path}: "
+                    "move one of them away."
                 ) from error
             self._logs.corruptions[key] = str(error)
             logger.error(
@@ -186,7 +186,8 @@ class StoredLogs:
             # The first sync of a log also syncs its topic id, so these records were never synced. They may belong to a
             # deleted topic, and a new topic may have its name.
             logger.warning(
-                "%s has no topic id after a power loss before its first sync: it is renamed to a stray directory", path
+                "%s has no topic id, because it was never synced before the crash: it is renamed to a stray directory",
+                path,
             )
             self._logs.set_stray(topic, partition)
             return None

@@ -44,8 +44,8 @@ class Mark(Enum):
 def find(disk: Disk, path: str, names: set[str], *, damaged: bool) -> Mark:
     """Returns the state of a log's synced mark. `names` are the names of the files in the log's directory.
 
-    If the log is damaged, removes the mark, because records that counted are missing. Otherwise the next start would
-    find no damage and would trust the mark.
+    Removes the mark if the log is damaged: records that counted are missing, and the next start would find no damage
+    and trust the mark. Also completes a removal that a crash interrupted.
     """
     if REMOVED_MARK_FILE in names or (damaged and SYNCED_MARK_FILE in names):
         remove_file(disk, path)

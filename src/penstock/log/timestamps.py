@@ -64,10 +64,10 @@ async def first_with_max(log: Log) -> TimestampedOffset | None:
 
 
 async def _look_into(log: Log, found: Candidate, search: Search, from_offset: int) -> lookup.TimedOffset | None:
-    """Returns the record that the search finds in the batch.
+    """Returns the record that the search finds in the batch; None if it finds no record.
 
-    A producer may have written records that can't be decoded, with a right CRC. They must not make every search fail
-    that reaches them: such a batch counts as one record with the largest timestamp of its header.
+    The records of a batch may be impossible to decode although its CRC is right. Such a batch counts as one record with
+    the largest timestamp of its header, so that the search does not fail.
     """
     header, batch = found
     try:

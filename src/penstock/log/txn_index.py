@@ -39,8 +39,8 @@ def parse_txn_index(base_offset: int, data: bytes) -> list[AbortedTransaction] |
 def read_txn_index(base_offset: int, data: bytes) -> list[AbortedTransaction]:
     """Returns the entries before the first impossible entry. After a crash, any bytes may follow the last valid entry.
 
-    In a valid entry, the marker comes after the marker of the previous entry and after the first record of its own
-    transaction.
+    The marker of a valid entry is above the first record of its transaction, and above the marker of the previous
+    entry.
     """
     found: list[AbortedTransaction] = []
     last_offset = base_offset - 1

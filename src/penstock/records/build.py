@@ -49,10 +49,9 @@ def build_batch(
     log_append_time: int | None = None,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """Builds one batch. A `Record` keeps its offset.
+    """Builds one batch. A `Record` keeps its own offset.
 
-    The first `NewRecord` gets the offset `base_offset`; each later `NewRecord` gets the offset after the record before
-    it.
+    A `NewRecord` gets the offset after the previous record, or `base_offset` if it is the first record.
     """
     parts: list[bytes] = []
     base_timestamp = log_append_time if delete_horizon_ms is None else delete_horizon_ms

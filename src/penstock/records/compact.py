@@ -1,19 +1,18 @@
-"""Compacts a log batch by batch: decides which records stay, and builds the batch that keeps them.
+"""Compacts a log batch by batch: decides which records stay, and builds the new batches.
 
-One compaction of a log (a round) reads the same batches twice. First an `OffsetMap` collects the latest offset of each
-key in the dirty part. Then a `Compactor` keeps each batch unchanged, keeps some of its records, keeps only its header,
-or removes it:
+A compaction reads the same batches twice. First an `OffsetMap` collects the latest offset of each key in the dirty
+part. Then a `Compactor` decides on each batch by these rules:
 
 - A record stays if no later record has its key. Records keep their offsets. Batches keep their first and last offset,
   because a producer's last sequence number is computed from these two offsets.
-- A tombstone (no value) stays until the batch's delete horizon has passed, so that a slow reader sees it. The horizon
-  is set when compaction first meets the tombstone: now + delete.retention.ms, kept in the base timestamp. The tombstone
-  stays longer while a replica is out of sync: that replica may have an older record of the key, but no tombstone.
-- Records of an aborted transaction are removed. Its marker stays if the round reads batches of the transaction.
-  In the first round without such batches, the marker gets a delete horizon like a tombstone.
-- A batch without remaining records stays as an empty header if it holds the last sequence of an active producer, or if
-  it is the last batch of the round, so that the log end offset is kept. If the producer's last batch is not committed,
-  its last committed batch stays too: a truncation may remove the later batch.
+- A tombstone (no value) stays until the batch's delete horizon, so that slow readers see it. The horizon is set when
+  compaction first meets the tombstone: now + delete.retention.ms, kept in the base timestamp. The tombstone stays
+  longer while a replica is out of sync, because that replica may have an older record of the key.
+- Records of an aborted transaction are removed. Its marker stays while compaction still finds data batches of the
+  transaction. After that, the marker gets a delete horizon like a tombstone.
+- A batch without remaining records is removed. But its header stays if it has the last sequence of an active producer,
+  or if it is the last batch of the compaction, so that the log end offset does not change. If the producer's last batch
+  is not committed, its last committed batch stays too: a truncation may remove the later batch.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ class AbortedTransaction(Protocol):
 class LastRecord(NamedTuple):
     """Identifies the batch from which a producer's state is rebuilt.
 
-    It is the data batch that ends at `last_data_offset`. If this offset is None, it is the marker with
-    `producer_epoch`.
+    This is the data batch that ends at `last_data_offset`, or the marker with `producer_epoch` if that offset is None.
     """
 
     last_data_offset: int | None
@@ -100,7 +98,7 @@ class TransactionScan:
     _count: int = 0
 
     def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Adds the aborted transactions of the offsets that are read next. The same transaction may be added twice."""
+        """Adds aborted transactions that overlap the offsets to be read next. A transaction may be added twice."""
         for transaction in transactions:
             self._count += 1  # unique, so that entries are never compared beyond it
             heapq.heappush(self._pending, (transaction.first_offset, self._count, transaction))
@@ -121,10 +119,11 @@ class TransactionScan:
         return True
 
     def marker_is_spent(self, header: BatchHeader, batch: Buffer) -> bool:
-        """Returns True if the control batch is a marker whose transaction has no data left.
+        """Returns True if the control batch is a transaction marker that compaction may delete after its delete
+        horizon.
 
-        This is the case if the compaction has read no data batch of the transaction, or if the control batch is empty.
-        The marker ends the transaction, so the transaction is no longer tracked.
+        A marker may be deleted if this compaction has read no data batch of its transaction, or if the control batch is
+        already empty.
         """
         self._start_up_to(header)
         if header.records_count == 0:

@@ -168,7 +168,8 @@ def _decompress_lz4(data: Buffer, max_size: int) -> bytes:
 
 
 def _compress_xerial(data: Buffer) -> bytes:
-    """Returns snappy-java's stream: a header, then blocks of at most 32 KiB, each after its compressed length."""
+    """Compresses to the stream format of snappy-java: a header, then blocks with their compressed lengths. A block
+    holds at most 32 KiB of input."""
     from cramjam import snappy
 
     view = memoryview(data)

@@ -1,8 +1,8 @@
 """Encodes and decodes control records: records that brokers write, not clients, in batches with the control flag.
 
-The key consists of a version (int16) and a type (int16). The value starts with its own version (int16). In a
-transaction marker, the coordinator's epoch follows this version. In a control record of the quorum, the other fields of
-the message follow.
+The key consists of a version (int16) and a type (int16). The value starts with its own version (int16). The remaining
+fields of the value depend on the type: a transaction marker has the coordinator's epoch, and a control record of the
+quorum has the fields of a Raft message.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Reads the records of a batch for an answer to a person: only what the answer can show, in steps of limited work.
+"""Reads records of a batch to show them to a person. Decodes only the parts that are shown, in short steps.
 
-A producer decides what a batch contains, and a broker checks only the batch's header and CRC. So a reader of excerpts
-does not believe the records:
+A producer decides what a batch contains, and a broker checks only the batch's header and CRC. So this module does not
+trust the records:
 
 - Offsets are always in the range of the batch's header and increase from record to record.
-- A record that is too long, and headers beyond a limit, are left out while they are read; they are never decoded.
+- Records that are too long are not decoded, nor are headers beyond a limit.
 - A batch that can't be decoded raises KafkaError.
 """
 
@@ -53,7 +53,7 @@ Step = tuple[list[Excerpt], int]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Says which records are read, and how much of them."""
+    """Selects the records to read, and limits the bytes and headers that are read of each record."""
 
     first: int = 0
     """The smallest offset."""
@@ -66,10 +66,10 @@ class Wanted:
 
 
 def excerpt_steps(batch: Buffer, wanted: Wanted, max_bytes: int) -> Iterator[Step]:
-    """Yields the wanted records of one whole batch, step by step; nothing for a batch without records.
+    """Yields the selected records of one whole batch, in several steps; yields nothing if the batch has no records.
 
-    Raises MESSAGE_TOO_LARGE if the records unpack to more than `max_bytes`, and INVALID_RECORD or CORRUPT_MESSAGE if
-    they can't be decoded, after a step with the records before the wrong one.
+    Raises MESSAGE_TOO_LARGE if the records unpack to more than `max_bytes`. Raises INVALID_RECORD or CORRUPT_MESSAGE if
+    a record can't be decoded; the records before it are yielded first.
     """
     header = parse_header(batch)
     data = records_payload(batch, header, max_bytes)
@@ -96,7 +96,8 @@ class _Reader:
         self.problem: KafkaError | None = None
 
     def step(self) -> Step:
-        """Reads the next records, until they are STEP_WORK of work, or one of them can't be read."""
+        """Reads the next records. Stops after a limited amount of work (STEP_WORK), or at a record that
+        can't be read."""
         matches: list[Excerpt] = []
         try:
             self._read(matches)
@@ -107,7 +108,7 @@ class _Reader:
         return matches, self._next_offset
 
     def _read(self, matches: list[Excerpt]) -> None:
-        """Adds wanted records to `matches`. Passes over the others, of which it reads little more than the length."""
+        """Adds the selected records to `matches`. Skips most other records without decoding them."""
         data, header, first, text = self._data, self._header, self._wanted.first, self._wanted.contains
         size, dense = len(data), header.is_dense
         pos, left, next_offset, work = self.pos, self.left, self._next_offset, STEP_WORK
@@ -135,7 +136,10 @@ class _Reader:
             self.pos, self.left, self._next_offset = pos, left, next_offset
 
     def _decode(self, offset: int, pos: int, end: int, matches: list[Excerpt]) -> int:
-        """Decodes the record at `pos`, and adds it to `matches` if it is wanted. Returns the work that this took."""
+        """Decodes the record at `pos`, and adds it to `matches` if it contains the searched text.
+
+        Returns the amount of work, which counts towards STEP_WORK.
+        """
         data, wanted, header = self._data, self._wanted, self._header
         length = end - pos
         time_delta, pos = read_varlong(data, pos + 1)  # after one byte of attributes, which has no meaning yet
@@ -167,7 +171,7 @@ def _field(data: bytes, start: int, length: int) -> bytes | None:
 
 
 def _contains(data: bytes, start: int, length: int, text: bytes) -> bool:
-    """Returns True if a field contains the text. Every field contains the empty text, and null does, too."""
+    """Returns True if the field contains the text. The empty text is found in every field, also in null."""
     if length < len(text) or not text:
         return not text
     end = start + length

@@ -70,13 +70,16 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_dense(self) -> bool:
-        """True if each offset of the batch has a record. Then the records' own offset fields say nothing new."""
+        """True if the batch has a record at every offset of its range. The offsets then follow from the
+        header alone."""
         return self.records_count == self.last_offset_delta + 1
 
     def offset_within(self, delta: int, next_offset: int, left: int) -> int:
-        """Returns the offset of a record with this offset field, in the range of the batch, whatever the field says.
+        """Returns the offset of a record with the offset field `delta`, moved into the allowed range if the field is
+        wrong.
 
-        The result is at least `next_offset`, and `left` records, with this one, have offsets up to the last one.
+        The offset is at least `next_offset`. It also leaves room in the batch for the records that follow: `left`
+        counts this record and all records after it.
         """
         return min(max(self.base_offset + delta, next_offset), self.last_offset - left + 1)
 

@@ -82,7 +82,7 @@ class Session:
 
     @property
     def done(self) -> bool:
-        """True once the run has signalled its clients to finish."""
+        """Returns True once the run has signalled its clients to finish."""
         return self.clients.stopping
 
     def client(self) -> AsyncClient:

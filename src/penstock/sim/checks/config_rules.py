@@ -1,9 +1,9 @@
 """Checks guarantees that depend on topic configs, while these configs change.
 
-An acknowledgement promises that the record is fsynced if penstock.acks.fsync or flush.messages demanded fsync during
-the whole time from the sending of the record to the answer. A new config counts only after a delay, in which all nodes
-learn of it. In a cluster the config must also stay set until the end of the run, because after a power loss the
-controller uses the config that is set at that time.
+With penstock.acks.fsync or flush.messages=1, an acknowledgement promises that the record is fsynced. The config must be
+set from the sending of the record until the answer. A new config counts only after a delay, in which all nodes learn of
+it. In a cluster the config must also stay set until the end of the run, because after a power loss the controller uses
+the config that is set at that time.
 """
 
 from __future__ import annotations

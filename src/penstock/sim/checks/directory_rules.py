@@ -140,7 +140,7 @@ class DirectoryRules:
         self._leading = found
 
     def _reaches(self, machine: Machine, controller: Machine) -> bool:
-        """True if both machines serve, and no slow disk, cut link or slow link delays their requests."""
+        """Returns True if both machines serve, and no slow disk, cut link or slow link delays their requests."""
         if any(each.loop is None or each.loop.stopped or not each.serving for each in (machine, controller)):
             return False
         links = self._fabric.between(machine.name, controller.name)

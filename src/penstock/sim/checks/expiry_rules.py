@@ -31,7 +31,7 @@ def age_ms(history: History, since: float, until: float) -> float:
 
 
 def producer_may_have_expired(plan: Plan, history: History, write: Write) -> bool:
-    """True if the broker may have dropped the producer's state between two attempts to send this write."""
+    """Returns True if the broker may have dropped the producer's state between two attempts to send this write."""
     expiration = plan.settings.get("producer.id.expiration.ms")
     until = write.ended if write.outcome is Outcome.DONE else write.began + RETRIES_S
     return expiration is not None and age_ms(history, write.began, until) >= int(expiration)

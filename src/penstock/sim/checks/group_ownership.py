@@ -168,9 +168,10 @@ class GroupOwnership:
         self._told(request.group_id, request.generation_id, who, classic_assignment(answer.assignment))
 
     def _release(self, sent: _Beat) -> frozenset[Owned]:
-        """Notes the partitions that a heartbeat no longer reports. Returns those that earlier heartbeats had released.
+        """Notes the partitions that the member no longer reports in this heartbeat: the member has released them.
 
-        The coordinator may have stored such a release although its answer was lost.
+        Returns the partitions that the member had released in earlier heartbeats. The coordinator may know these
+        releases, even if its answers were lost.
         """
         group = self._groups.setdefault(sent.group_id, _Holdings())
         released = group.released.setdefault(sent.who, set())
@@ -216,9 +217,9 @@ class GroupOwnership:
     def _still_held(
         self, group_id: str, group: _Holdings, who: str, partition: Owned, since: _Given, answer: _Given
     ) -> None:
-        """Reports a violation if another member was assigned the partition while the member `who` owned it.
+        """Reports a violation if the partition was assigned to another member while the member `who` owned it.
 
-        `since` describes the answer that assigned the partition to `who`. `answer` describes the last answer to `who`.
+        `since` is the answer that assigned the partition to `who`; `answer` is the last answer to `who`.
         """
         for other, held in group.held.items():
             given = held.get(partition)

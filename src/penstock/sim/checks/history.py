@@ -28,7 +28,7 @@ def copy_of(partition: TopicPartition, value: bytes) -> bytes:
 
 
 def is_copy(value: bytes) -> bool:
-    """True if a `Copier` wrote the value."""
+    """Returns True if a `Copier` wrote the value."""
     return value.startswith(_COPY)
 
 
@@ -245,7 +245,7 @@ class UncleanElection:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Describes the records that a machine lost with its power: all records from an offset on.
+    """Describes the records that a machine lost in a power loss: all records from `offset` on.
 
     No acknowledgement promised that these records survive.
     """
@@ -310,14 +310,19 @@ class History:
     """Number of ranges of offsets that actors have reserved."""
 
     def next_range(self) -> int:
-        """Reserves a range of offsets for commits to one topic. If a topic is recreated under the same name, the range
-        of a committed offset shows for which of the two topics it was committed."""
+        """Returns the number of a new range of offsets, in which commits for one topic are made.
+
+        A recreated topic gets another range than the deleted topic with the same name. So a committed offset shows to
+        which of the two topics it belongs.
+        """
         self.ranges += 1
         return self.ranges
 
     def lost_with_power(self, partition: TopicPartition, offset: int, since: float) -> bool:
-        """True if a power loss at or after the time `since` has erased the record at `offset`. With offset -1, True if
-        it has erased any record of the partition."""
+        """Returns True if a power loss at or after the time `since` has erased the record at `offset`.
+
+        With offset -1, returns True if a power loss has erased any record of the partition.
+        """
         return any(
             loss.time >= since and loss.partition == partition and (offset < 0 or offset >= loss.offset)
             for loss in self.losses

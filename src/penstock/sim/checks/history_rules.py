@@ -3,8 +3,8 @@
 A killed process loses no acknowledged record. A machine that loses power may lose unsynced records at the end of a log:
 all records from some offset on. It loses no record whose acknowledgement waited for fsync. Any other loss is a
 violation, unless a client requested the deletion or a fault damaged the files. In a cluster, records with acks=all
-survive if fewer than min.insync.replicas machines lose power at a time. So `History.power_losses` of a cluster has only
-the power losses that exceed this limit. Without a cluster, it has all power losses of the only node.
+survive if fewer than min.insync.replicas machines lose power at a time. `History.power_losses` of a cluster contains
+only the power losses beyond this limit. With a single node, it contains all power losses.
 """
 
 from __future__ import annotations
@@ -82,21 +82,24 @@ def _acknowledged(plan: Plan, history: History, view: FinalView) -> Iterator[Wri
 
 
 def _promised(plan: Plan, history: History, write: Write) -> bool:
-    """True if the acknowledgement promises that the record is not lost. An acknowledgement with acks=1 promises this in
-    two cases only: the partition has one replica, or its leader did not change after the record was sent."""
+    """Returns True if the acknowledgement promises that the record is not lost.
+
+    An acknowledgement with acks=1 promises this in two cases only: the partition has one replica, or its leader did not
+    change after the record was sent.
+    """
     if plan.promises(write.acks):
         return True
     return write.acks == 1 and write.began >= history.one_leader_since.get(write.partition, float("inf"))
 
 
 def _may_be_compacted(plan: Plan, write: Write) -> bool:
-    """True for transactional records of compacted topics. For these records, the rule `transactions_are_whole` replaces
-    the rule for acknowledged records."""
+    """Returns True for a transactional record of a compacted topic. Only the rule `transactions_are_whole` checks such
+    records."""
     return write.transaction is not None and _compacted(plan, write.partition)
 
 
 def _epoch_used_twice(plan: Plan, history: History, write: Write) -> bool:
-    """True if a power loss may have erased the coordinator's record of this producer's last epoch.
+    """Returns True if a power loss may have erased the coordinator's record of this producer's last epoch.
 
     The coordinator then assigns that epoch a second time, and the partition wrongly rejects new batches as duplicates.
     """
@@ -120,8 +123,8 @@ def _survives(write: Write, view: FinalView) -> bool:
 
 
 def _superseded(write: Write, view: FinalView) -> bool:
-    """True if compaction may remove the record of `write`: it is a tombstone, or a later committed record has the same
-    key."""
+    """Returns True if compaction may remove the record of `write`: it is a tombstone, or a later committed record has
+    the same key."""
     if write.key is None:
         return False
     if write.tombstone or view.deleted_keys.get((write.partition, write.key), -1) > write.offset:
@@ -255,10 +258,10 @@ def _shown_in_place(write: Write, view: FinalView) -> bool:
 
 
 def _excused(plan: Plan, history: History, since: float, partitions: list[TopicPartition], internal: str) -> bool:
-    """True if a power loss after the time `since` may have erased records of these partitions or of the topic
-    `internal`.
+    """Returns True if a power loss after the time `since` may have erased records that a rule expects.
 
-    Only an acknowledgement that promises fsync protects records from a power loss.
+    These are records of the given partitions and of the internal topic `internal`. Records of topics with fsync before
+    the acknowledgement can't be erased.
     """
     if not history.power_lost_within(since, float("inf")):
         return False

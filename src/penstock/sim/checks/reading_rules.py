@@ -92,8 +92,10 @@ def _passes(plan: Plan, history: History) -> Iterator[tuple[TopicPartition, list
 
 
 def _acknowledged(plan: Plan, history: History) -> dict[tuple[TopicPartition, bool], list[Write]]:
-    """Returns the acknowledged records that readers must get, in the order of their offsets. The key is (partition,
-    True) for read_committed readers, and (partition, False) for other readers."""
+    """Returns the acknowledged records that readers must get, in the order of their offsets.
+
+    The key is (partition, True) for read_committed readers, and (partition, False) for other readers.
+    """
     found: dict[tuple[TopicPartition, bool], list[Write]] = defaultdict(list)
     for write in history.writes:
         if write.outcome is not Outcome.DONE or write.acks != -1 or write.offset < 0:
@@ -108,8 +110,7 @@ def _acknowledged(plan: Plan, history: History) -> dict[tuple[TopicPartition, bo
 
 
 def _excused(plan: Plan, history: History, before: Read, after: Read) -> bool:
-    """True if, between the reads `before` and `after`, a power loss may have erased records or the outcome of a
-    transaction."""
+    """Returns True if a power loss between two reads may have erased records or the outcome of a transaction."""
     if not history.power_lost_within(before.began, after.ended):
         return False
     return not (plan.fsync_everywhere if before.committed_only else plan.fsync(before.partition[0]))

@@ -6,9 +6,9 @@
     offset and time index    each entry points to the right batch and has the largest timestamp so far
 
 The check compares a replica when its log is opened or truncated, when the partition's leader or leader epoch changes,
-and at the end of the run. The rebuild reads each batch once, before compaction can remove the batch; after a truncation
+and at the end of the run. The rebuild reads each batch once, before compaction can remove the batch. After a truncation
 the rebuild starts again. If the node expires a producer, the check removes the producer from the rebuilt state too. The
-check reads the state in the node's memory. Of files, it reads only the parts that the node has already read.
+check reads the node's state in memory, and reads a file only if the node has read the file.
 
 If the first records of a log were deleted, a rebuild can't know the first offset of a transaction that began with these
 records. `Transaction.may_begin_at` decides which first offsets are right.
@@ -49,7 +49,8 @@ class Transaction:
     batches: list[tuple[int, int]] = field(default_factory=list)
 
     def may_begin_at(self, first: int | None, log_begin: int, start: int) -> bool:
-        """True if `first` is a possible first offset of this transaction in a replica whose log starts at `start`.
+        """Returns True if `first` is a possible first offset of this transaction in a replica whose log starts at
+        `start`.
 
         These values of `first` are possible:
 
@@ -219,7 +220,8 @@ class RebuiltStates:
 
 
 def _forget_expired(rebuilt: Rebuilt, log: Log, now_ms: int) -> None:
-    """Removes from the rebuilt state the producers that were already expired when the node loaded the log."""
+    """Removes expired producers from the rebuilt state. The node did not load these producers, because they had
+    expired."""
     limit_ms = log.environment.producer_expiration_ms
     known = {entry.producer_id for entry in log.producers}
     old = [entry for entry in rebuilt.producers if entry.producer_id not in known]
@@ -260,7 +262,7 @@ def _essence(entry: ProducerEntry) -> tuple[object, ...]:
 
 
 def _opened_alike(live: ProducerEntry, rebuilt: Rebuilt, start: int) -> bool:
-    """True if the replica's state and the rebuilt state agree on the producer's open transaction."""
+    """Returns True if the replica's state and the rebuilt state agree on the producer's open transaction."""
     opened, first = rebuilt.open.get(live.producer_id), live.txn_first_offset
     return first is None if opened is None else opened.may_begin_at(first, rebuilt.start, start)
 

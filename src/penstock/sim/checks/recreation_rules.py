@@ -43,8 +43,10 @@ def set_aside(plan: Plan, history: History) -> None:
 
 
 def _created_last(plan: Plan, history: History, name: str) -> float:
-    """Returns the time from which on the topic certainly exists. Returns infinity if this time is unknown, as it is
-    after any change in a cluster."""
+    """Returns the time since which the topic certainly exists; infinity if this time is unknown.
+
+    In a cluster, the time is unknown after any change of the topic.
+    """
     changes = [change for change in history.topics if change.topic == name]
     if not changes:
         return 0.0

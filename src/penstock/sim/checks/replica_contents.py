@@ -5,14 +5,13 @@
     leader completeness      a new leader has every batch that was committed in an earlier epoch
     leaders commit first     no follower's high watermark is above the last offset that a leader has committed
 
-A batch is committed by the first leader whose high watermark passes it. Each batch is read once per replica, when the
-high watermark moves. In a compacted topic, batches may lack records or be missing, but only below the offset up to
-which some replica has compacted its log.
+A batch counts as committed when the high watermark of a leader first passes the batch. Each batch is read once per
+replica, when the high watermark moves. In a compacted topic, batches may lack records or be missing, but only below the
+offset up to which some replica has compacted its log.
 
-A power loss may erase batches that no acknowledgement promised to keep. After such a loss, replicas of the partition
-may lack the first lost batch and all later batches. This permission ends when the machine has all committed batches
-again. It also ends when a leader lacks one of these batches: from then on, the leader's log decides which batches are
-committed.
+A power loss may erase batches that no acknowledgement promised to keep. Then replicas of the partition may lack the
+first lost batch and all later batches. This ends when the machine has all committed batches again, or when a leader
+lacks one of these batches: from then on, the leader's log decides which batches are committed.
 """
 
 from __future__ import annotations
@@ -95,8 +94,8 @@ class Committed:
             self.times.append((self.end, time))
 
     def cut(self, offset: int) -> None:
-        """Forgets the batches from `offset` on, because a power loss or an unclean election was allowed to lose
-        them."""
+        """Forgets the committed batches from `offset` on, after an allowed loss in a power loss or an unclean
+        election."""
         for base in [each for each, known in self.batches.items() if known.next_offset > offset]:
             self.records_excused += self.batches.pop(base).next_offset - base
         self.end = min(self.end, offset)
@@ -123,8 +122,9 @@ class ReplicaContents:
     ) -> None:
         """Creates the check.
 
-        `lost` returns the machines that lost data and are not yet in sync again. `promised` returns True if a topic
-        promises fsync. `compacted` has the topics that compaction may change at some time of the run.
+        `lost` returns the machines that lost data and are not yet in sync again. `promised` returns True if the
+        acknowledgements of a topic promise fsync. `compacted` has the topics that compaction may change at some time of
+        the run.
         """
         self._compacted = compacted
         self._machines = machines
@@ -212,8 +212,7 @@ class ReplicaContents:
             self._missing(machine, key, log.log_end_offset, f"leads it in epoch {epoch}", "leader completeness", True)
 
     def _elected_unclean(self, machine: Machine, key: Key, partition: Partition) -> None:
-        """Allows an unclean leader to lack committed batches. Forgets the first batch that it lacks, and all later
-        batches."""
+        """Accepts that a leader of an unclean election lacks committed batches. Forgets these batches."""
         known, image = self.partitions[key], partition.image
         if image.leader_recovery_state != RECOVERING or image.leader_epoch in known.unclean_epochs:
             return
@@ -232,8 +231,10 @@ class ReplicaContents:
             known.cleaned = max(known.cleaned, result.end_offset)
 
     def power_lost(self, machine: Machine) -> Iterator[Loss]:
-        """Yields the records that a machine has just lost in a power loss. Leaves out topics that promise fsync: there,
-        every loss is a violation."""
+        """Yields the records that a machine has just lost in a power loss.
+
+        Leaves out topics whose acknowledgements promise fsync: there, every loss is a violation.
+        """
         for (owner, key), cursor in self._cursors.items():
             known = self.partitions.get(key)
             if owner is not machine or known is None or self._promised(known.name[0]):
@@ -251,7 +252,7 @@ class ReplicaContents:
 
     @property
     def records_excused(self) -> int:
-        """Returns the number of committed records that a power loss or an unclean election was allowed to lose."""
+        """Returns the number of committed records that were lost in a power loss or an unclean election, as allowed."""
         return sum(known.records_excused for known in self.partitions.values())
 
     # Comparing.
@@ -368,8 +369,8 @@ def hosted(machine: Machine, key: Key) -> Partition | None:
 
 
 def _same(known: Committed, batch: StoredBatch) -> bool:
-    """True if `batch` equals the committed batch at its offset. A batch that compaction has rewritten may lack some of
-    the committed records."""
+    """Returns True if `batch` equals the committed batch at its offset. A batch that compaction has rewritten may lack
+    some of the committed records."""
     expected = known.batches.get(batch.base_offset)
     if expected is None or expected.next_offset != batch.next_offset:
         return False
@@ -387,10 +388,10 @@ def _same(known: Committed, batch: StoredBatch) -> bool:
 
 
 def _first_lost(known: Committed, volume: Volume, path: str) -> int:
-    """Returns the first committed offset that the files in `path` lack. If they lack none, returns the end of the
-    committed records.
+    """Returns the first committed offset that the files in `path` lack; the end of the committed records if they lack
+    none.
 
-    A log whose topic id is not on disk was never synced, so its records count as lost: see `LogManager`.
+    If the topic id is not on disk, the log was never synced, and all its records count as lost: see `LogManager`.
     """
     metadata = volume.find(f"{path}/{PARTITION_METADATA_FILE}")
     if not isinstance(metadata, Inode) or parse_partition_metadata(bytes(metadata.data)) is None:

@@ -97,9 +97,9 @@ def _records(copy: ReplicaCopy) -> dict[int, tuple[bytes | None, bytes | None]]:
 
 
 def not_committed(machine: Machine, damaged: set[TopicPartition]) -> str:
-    """Returns a text about a partition that this machine leads and whose high watermark is below its log end.
+    """Describes a partition that this machine leads and that has uncommitted records.
 
-    The text is empty if there is no such partition.
+    Returns an empty text if there is no such partition.
     """
     for partition in machine.broker.partitions if machine.broker is not None else ():
         if not partition.is_leader or not partition.is_open or (partition.topic, partition.index) in damaged:

@@ -5,9 +5,9 @@ A record is done if it is accepted, rejected or archived.
 The rules compare times. If a fetch is sent after the answer to an acknowledgement has arrived, the fetch acquires its
 records after the acknowledgement took effect. A power loss may erase states that were not synced.
 
-Two members may both get the answer that they completed the same record: for records before the start offset, a leader
-accepts acknowledgements from any member, even if the member's lock has expired. Kafka's leader does the same. For all
-other records, `share_states` checks that the member has the lock.
+Two members may both complete the same record. For records before the start offset, a leader accepts acknowledgements
+from any member, even if the member's lock has expired, as in Kafka. For all other records, `share_states` checks that
+the member has the lock.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ RETRY, MAX_RETRY = "penstock.share.retry.backoff.ms", "penstock.share.retry.back
 
 
 def done_records_stay_done(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
-    """Yields each record that was delivered again after a member had got the answer that it accepted or rejected the
-    record."""
+    """Yields each record that was delivered again after the leader had confirmed its acceptance or rejection."""
     answers = _answers(history)
     for delivery in history.share_deliveries:
         for answer in answers.get(_place(delivery), ()):
@@ -82,9 +81,9 @@ def every_record_is_delivered(plan: Plan, history: History, view: FinalView) -> 
 def locks_run_out(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
     """Yields each record that stayed locked for too long after a member got it and did not acknowledge it.
 
-    Available records are delivered in the order of their offsets. So if records after this record are delivered again
-    and again, this record is still locked. Only many such deliveries are a proof: the record may have been sent to a
-    member that did not receive it, and this delivery locks the record once more.
+    Available records are delivered in the order of their offsets. So if later records are delivered again and again,
+    this record is still locked. A few deliveries of later records prove nothing: the record may have been sent once
+    more, to a member that did not receive it, and may be locked for this reason.
     """
     answered = {(each.member, each.group, each.partition, each.offset) for each in history.share_answers}
     by_partition: dict[tuple[str, TopicPartition], list[ShareDelivery]] = defaultdict(list)
@@ -111,8 +110,8 @@ def locks_run_out(plan: Plan, history: History, view: FinalView) -> Iterator[str
 def records_given_up_have_dead_letters(plan: Plan, history: History, view: FinalView) -> Iterator[str]:
     """Yields each record that a group with a dead-letter topic gave up without a dead letter.
 
-    A group gives a record up in two cases. A member rejected the record and got the answer. Or the record was
-    delivered, but no member accepted it, and it is not delivered again.
+    A group gives up a record in two cases: a member has rejected the record, or the record was delivered, was not
+    accepted, and is not delivered again.
     """
     groups = {group for group, configs in _configs(plan).items() if configs.get(DEAD_LETTER_TOPIC)}
     if not groups or (history.power_losses and not plan.fsync_everywhere):
@@ -140,8 +139,8 @@ def dead_letters_are_right(plan: Plan, history: History, view: FinalView) -> Ite
     """Yields each dead letter with a wrong number of deliveries, and each dead letter of a record that a member has
     accepted.
 
-    Only a member whose lock has not expired can accept a record. If the record is already done, another member's
-    acknowledgement may also get an answer without an error; `_is_certain` finds the answers that prove an acceptance.
+    Only the member that has the lock can accept a record. But if the record is already done, other members also get
+    answers without an error. `_is_certain` finds the answers that prove an acceptance.
     """
     answers = _answers(history)
     deliveries: dict[Place, list[ShareDelivery]] = defaultdict(list)
@@ -164,9 +163,11 @@ def dead_letters_are_right(plan: Plan, history: History, view: FinalView) -> Ite
 
 
 def _is_certain(answer: ShareAnswer, deliveries: list[ShareDelivery]) -> bool:
-    """True if `answer` proves that this member completed the record. Two conditions must hold. The member's lock can't
-    have expired before the answer. After the record's last delivery to this member began, the record was delivered to
-    no other member."""
+    """Returns True if `answer` proves that this member completed the record.
+
+    Two conditions must hold: the member's lock had not expired before the answer, and no other member got the record
+    after its last delivery to this member began.
+    """
     own = [each for each in deliveries if each.member == answer.member and each.ended <= answer.began]
     if not own:
         return False

@@ -1,7 +1,7 @@
 """Checks compacted topics: compaction keeps the last committed record of each key, and a deleted key stays deleted.
 
 A reader that reads a partition from its start to its end has the last record of every key. It may miss a tombstone only
-if it takes longer than delete.retention.ms; the history does not contain such slow passes.
+if it takes longer than delete.retention.ms; the history does not contain such slow reads.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def _by_key(history: History) -> Keys:
 
 
 def _in_force_before(write: Write, time: float) -> bool:
-    """True if the write was acknowledged before `time`. For a transactional write, the commit of its transaction must
-    also be acknowledged before `time`."""
+    """Returns True if the write was acknowledged before `time`. For a transactional write, the commit of its
+    transaction must also be acknowledged before `time`."""
     if write.outcome is not Outcome.DONE or write.offset < 0 or write.ended >= time:
         return False
     transaction = write.transaction
@@ -36,8 +36,8 @@ def _in_force_before(write: Write, time: float) -> bool:
 
 
 def maybe_in_force(write: Write) -> bool:
-    """True if the write may have taken effect. False only if the write was certainly refused or its transaction
-    certainly aborted."""
+    """Returns True if the write may have taken effect. Returns False only if the write was certainly refused or its
+    transaction certainly aborted."""
     transaction = write.transaction
     aborted = transaction is not None and transaction.outcome is Outcome.DONE and not transaction.committed
     return write.outcome is not Outcome.REFUSED and not aborted
@@ -65,11 +65,11 @@ def _last(writes: list[Write], time: float, below: float) -> Write | None:
 
 
 def _may_supersede(writes: list[Write], last: Write, end: float, ended: float) -> bool:
-    """True if compaction may have removed `last` because of a newer write of the same key.
+    """Returns True if compaction may have removed `last` because of a newer write of the same key.
 
-    A newer write counts if it began before the time `ended`, and if a reader that read up to the offset `end` may have
-    missed it. The reader may have missed it if its offset is unknown or at least `end`, or if it is a tombstone that
-    compaction may have removed.
+    `ended` is the time at which a reader of the table ended, `end` is the offset at which it stopped. A newer write
+    counts if it began before `ended` and the reader may have missed it: its offset is unknown or not below `end`, or
+    compaction may have removed it as a tombstone.
     """
     return any(
         write is not last
@@ -81,7 +81,7 @@ def _may_supersede(writes: list[Write], last: Write, end: float, ended: float) -
 
 
 def _may_have_deleted(write: Write, last: Write) -> bool:
-    """True if `write` is a tombstone after `last`, in a transaction with an unknown result.
+    """Returns True if `write` is a tombstone after `last`, in a transaction with an unknown result.
 
     The tombstone may have deleted the key, and compaction may have removed the tombstone since.
     """

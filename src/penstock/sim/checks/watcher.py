@@ -278,7 +278,7 @@ class Watcher:
                     self._enough(key, machine, partition)
 
     def _agree(self, replicas: list[_ReplicaState]) -> None:
-        """Notes the time since which all replicas of a partition know its newest leader. Before this time, an old
+        """Notes the time since which all replicas of a partition know its newest leader, because until then an old
         leader may still accept writes."""
         name = (replicas[0].partition.topic, replicas[0].partition.index)
         newest = self.leaderships[name][-1] if name in self.leaderships else None
@@ -292,8 +292,10 @@ class Watcher:
             self.one_leader_since.pop(name, None)
 
     def _leaders_on_stopping_machines(self) -> dict[TopicPartition, int]:
-        """Returns the lowest epoch in which a stopping machine still leads each partition. Such a machine accepts
-        writes until it has stopped, also after another leader was elected."""
+        """Returns the partitions that stopping machines still lead, each with the lowest leader epoch.
+
+        A stopping machine accepts writes until it has stopped, even after another leader was elected.
+        """
         found: dict[TopicPartition, int] = {}
         for machine in self._machines:
             if machine.state is not State.STOPPING or machine.broker is None or not machine.holds_partitions:

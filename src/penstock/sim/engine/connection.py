@@ -157,7 +157,8 @@ class Stream:
         timeline.at(timeline.now + pause, attempt)
 
     def consumed(self, size: int) -> None:
-        """Notes that the receiver has read bytes. After the link's delay, the sender may send as many further bytes."""
+        """Notes that the receiver has read `size` bytes, so that the sender may send as many more after the link's
+        delay."""
         self.window += size
         if self._unsent:
             timeline = self._fabric.timeline
@@ -210,8 +211,8 @@ class Endpoint(asyncio.Transport):
             self._schedule_read()
 
     def drained(self) -> None:
-        """Called after unsent bytes were sent. Closes the connection if it is closing and no bytes are left; otherwise
-        resumes a paused writer."""
+        """Handles a buffer that has become emptier: closes a closing connection once all bytes are sent, or resumes a
+        paused writer."""
         out = self.out
         if self._closing and not out.unsent_bytes and not out.ended:
             out.end(END)

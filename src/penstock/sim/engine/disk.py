@@ -72,7 +72,7 @@ class DiskConditions:
 
 
 def within(path: str, directory: str) -> bool:
-    """True if `path` is the directory or below it."""
+    """Returns True if `path` is the directory or below it."""
     return path == directory or path.startswith(f"{directory}/")
 
 

@@ -1,8 +1,8 @@
 """Runs event loops in virtual time: one loop per simulated process, all driven by one `Timeline`.
 
 The guarantees of asyncio hold: callbacks of `call_soon` run in the order of the calls, a timer never runs early. The
-seed decides three things: which process runs first; in which order timers and arrivals happen that are due at the same
-time; and how much virtual time a turn (one iteration of a process's loop) takes, often none.
+seed decides three things: which process runs first; the order of timers and arrivals that are due at the same time; and
+how much virtual time a turn (one iteration of a process's loop) takes, often none.
 
     process   ready ──► picked ──► one turn: everything that was ready when the turn began ──► ready or idle
     time      moves only when no process is ready, to the next timer or arrival
@@ -63,10 +63,8 @@ class Failure:
 
 
 class _Soon(asyncio.Handle):
-    """Implements a small asyncio handle, without the fields for debug mode.
-
-    Each callback of a run needs a handle.
-    """
+    """Implements a small asyncio handle, without the fields for debug mode, because a run makes a handle per
+    callback."""
 
     __slots__ = ()
 
@@ -412,8 +410,8 @@ class Timeline:
             events._set_running_loop(outer)
 
     def _step(self) -> None:
-        """Does the work of `step`. Leaves asyncio's running loop set afterwards, because resetting it would double the
-        cost."""
+        """Does the work of `step`. The caller resets asyncio's running loop, because a reset in each step would double
+        the cost."""
         runnable = self.runnable
         if not runnable:
             if not self._events:
@@ -460,7 +458,7 @@ class Timeline:
 
 
 class Heap:
-    """Remembers in `frozen` whether `freeze` was called in this process. It is called before the first of many runs."""
+    """Holds the flag `frozen`: True after `freeze` was called in this process, which is done before many runs."""
 
     frozen = False
 

@@ -108,7 +108,7 @@ class Machine:
 
     @property
     def offline(self) -> bool:
-        """True if the node has taken one of its log directories offline."""
+        """Returns True if the node has taken one of its log directories offline."""
         broker = self.broker
         return broker is not None and any(each.offline for each in broker.logs.dirs.all)
 
@@ -158,8 +158,10 @@ class Machine:
 
     @property
     def min_free_bytes(self) -> int:
-        """Returns the free bytes that the node keeps in each log directory, by refusing records of clients. 0 means
-        that there is no limit."""
+        """Returns the number of bytes that the node keeps free in each log directory; 0 if there is no limit.
+
+        To keep these bytes free, the node refuses records of clients.
+        """
         return self.settings().int(MIN_FREE_BYTES)
 
     # Starting and stopping.
@@ -194,8 +196,8 @@ class Machine:
 
     @property
     def _start_may_fail(self) -> bool:
-        """True if a disk fault is under way that may stop a node from starting. The failure of a single log directory
-        does not stop the node."""
+        """Returns True if a disk fault is under way that may stop a node from starting. The failure of a single log
+        directory does not stop the node."""
         return self.disk_faults > bool(self.conditions.broken)
 
     async def _boot(self, loop: ProcessLoop, disk: SimDisk) -> None:
@@ -292,7 +294,8 @@ class Machine:
         self._enter(State.OFF, f"loses power, and with it {entries} changes of directories and {changes} of files")
 
     def watch_disk(self, on_step: Callable[[str, str], None] | None) -> None:
-        """Calls `on_step` before every change of the disk, with the change's kind and path; None ends the calls."""
+        """Calls `on_step(kind, path)` before every change of the disk from now on. If `on_step` is None, ends the
+        calls."""
         self._on_disk_step = on_step
         if self.disk is not None:
             self.disk.on_step = on_step
@@ -342,8 +345,7 @@ class Machine:
         self.resume()
 
     def voter_directory(self) -> bytes | None:
-        """Returns the id of the directory that holds the votes. A new disk has a new id, by which the quorum recognises
-        it."""
+        """Returns the id of the directory that holds the votes. The quorum recognises a new disk by its new id."""
         broker = self.broker
         return broker.metadata.voter.directory_id if broker is not None else None
 

@@ -122,8 +122,8 @@ class Fabric:
         return [end for host in self.hosts.values() for end in host.endpoints if end.outgoing]
 
     def heard_out(self, name: str, peers: Collection[str]) -> bool:
-        """True if every open connection to the host `name` comes from one of `peers`. No bytes of a client are then on
-        their way to the host."""
+        """Returns True if only hosts in `peers` have open connections to the host `name`: no bytes of a client are on
+        their way."""
         return all(end.outgoing or end.peer.host.name in peers for end in self.host(name).endpoints)
 
     # Handshakes.
@@ -154,7 +154,7 @@ class Handshake:
         self._loop.call_soon(fail)
 
     def forget(self) -> None:
-        """Closes the connection if it was established just when the process cancelled its connect call."""
+        """Closes the connection if it was established at the moment at which the process cancelled its connect call."""
         if self.outcome.done() and not self.outcome.cancelled() and self.outcome.exception() is None:
             self.outcome.result().killed()
 

@@ -35,7 +35,7 @@ class Frame(NamedTuple):
 
 
 class _Written:
-    """Holds the state of one direction of a connection: the frame that is being written."""
+    """Holds the bytes of the unfinished frame in one direction of a connection, and the requests without an answer."""
 
     __slots__ = ("asked", "head", "rest")
 

@@ -23,8 +23,8 @@ NAMED = 3
 
 
 class EndlessTurnError(KeyboardInterrupt):
-    """Raised inside a callback that does not end. It is a KeyboardInterrupt, because asyncio does not let other
-    exceptions leave the task."""
+    """Raised inside a callback that does not end. It is a KeyboardInterrupt, because asyncio stores other exceptions in
+    the task."""
 
 
 @contextmanager

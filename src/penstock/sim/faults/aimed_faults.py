@@ -178,7 +178,7 @@ class AimedFaults:
         return partition if partition.is_open else None
 
     def _behind(self, machine: Machine, key: Key) -> bool:
-        """True if the machine's replica is not in the ISR and lacks committed records."""
+        """Returns True if the machine's replica is not in the ISR and lacks committed records."""
         image = self._partition(key)
         if image is None or machine.node_id in image.isr:
             return False
@@ -188,8 +188,11 @@ class AimedFaults:
         return led is not None and own is not None and own.log.log_end_offset < led.log.high_watermark
 
     async def _rejoining(self, fault: FaultPlan, machine: Machine) -> CaughtRequest | None:
-        """Kills a machine, which restarts later, and waits until it has left all ISRs. Then holds back and returns the
-        request that would add it to an ISR again; None if there is no such request."""
+        """Kills a machine, which restarts later, and waits until it has left all ISRs.
+
+        Then holds back the request that would add the machine to an ISR again. Returns this request; None if there is
+        no such request.
+        """
         machine.kill()
         self._target.restart(machine, BACK_S)
         out = await self._until(lambda: not self._in_any_isr(machine), ISR_BOUND_S)
@@ -286,7 +289,7 @@ class AimedFaults:
             caught.release()
 
     def _switch_off(self, fault: FaultPlan, machine: Machine) -> None:
-        """Switches a machine off. If acknowledged records would not survive that, kills its process instead."""
+        """Switches a machine off. If a power loss could erase acknowledged records, kills its process instead."""
         target = self._target
         if target.losses.covered(machine, POWER):
             target.lose_power(machine, fault.params["severity"], BACK_S)
@@ -323,7 +326,7 @@ class AimedFaults:
             caught.release()
 
     def _has_open_transaction(self, machine: Machine, producer_id: int, topic: str, index: int) -> bool:
-        """True if the producer has an open transaction in the partition."""
+        """Returns True if the producer has an open transaction in the partition."""
         broker = machine.broker
         if broker is None or machine.state is not State.SERVING:
             return False

@@ -134,11 +134,10 @@ class ClusterFaults:
         await self._cut_off(fault, machine, random.choice(("both", "both", "out", "in")))
 
     async def _isolate_moving_leader(self, fault: FaultPlan, random: Random) -> None:
-        """Starts to move a leader's replicas to other log directories, and cuts the machine off from the other
-        machines.
+        """Starts to move a leader's replicas to other log directories, and isolates the leader's machine.
 
-        The moves have to wait for the controller. Meanwhile the copies get records that the machine has to truncate
-        when it follows the next leader.
+        The moves can't end without the controller. Meanwhile the copies get records that the machine must truncate when
+        it follows the next leader.
         """
         machine = self._leader(random)
         if machine.loop is not None and machine.state is State.SERVING:

@@ -92,7 +92,8 @@ class DirectoryFaults:
         target.repaired(machine, incarnation)
 
     async def _unmount(self, fault: FaultPlan, random: Random) -> None:
-        """Stops or kills the node and starts it without the disk, which is mounted again after the fault's time."""
+        """Stops or kills the node and starts it without the disk. When the fault ends, mounts the disk and restarts the
+        node."""
         drawn = self._directory(random)
         if drawn is None:
             return
@@ -154,7 +155,7 @@ class DirectoryFaults:
 
 
 def _is_whole(machine: Machine) -> bool:
-    """True if the machine has several log directories, all of them formatted."""
+    """Returns True if the machine has several log directories, all of them formatted."""
     paths = machine.data_directories
     return len(paths) > 1 and all(machine.volume.find(f"{path}/{META_PROPERTIES_FILE}") for path in paths)
 

@@ -54,7 +54,8 @@ class Forged(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Holds a voter that gets a forged message, its key and epoch, and the key of another voter."""
+    """Holds the receiver of a forged message to the quorum: a voter, its key and epoch. `other` is another voter's
+    key."""
 
     voter: Machine
     key: ReplicaKey
@@ -75,8 +76,7 @@ class Led(NamedTuple):
 
 
 class Forger:
-    """Forges messages from the current state of the receiver, such as its epoch. If an epoch is stale for the receiver,
-    it is stale for all nodes."""
+    """Forges messages with values from the current state of the receiver, such as its epoch."""
 
     def __init__(self, target: FaultTarget) -> None:
         self._target = target
@@ -96,7 +96,8 @@ class Forger:
     # The quorum.
 
     def _asked(self, random: Random) -> Asked | None:
-        """Returns a voter that serves, its key and epoch, and the key of another voter."""
+        """Returns a running voter as the receiver of a forged message; None if there is no such voter or no other
+        voter."""
         serving = [each for each in self._target.machines if each.votes and each.serving]
         if not serving:
             return None
@@ -166,8 +167,10 @@ class Forger:
     # Partitions.
 
     def _led(self, *, with_transaction: bool = False) -> list[Led]:
-        """Returns the partitions that machines lead, according to these machines. On request, returns only partitions
-        with an open transaction."""
+        """Returns the partitions whose leader, according to its own metadata, is running.
+
+        If `with_transaction` is set, returns only partitions with an open transaction.
+        """
         found: list[Led] = []
         for machine in self._target.machines:
             image, broker = machine.image, machine.broker

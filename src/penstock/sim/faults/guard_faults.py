@@ -143,10 +143,9 @@ class GuardFaults:
     # Claims.
 
     async def _lie(self, fault: FaultPlan, random: Random) -> None:
-        """Makes a node claim to lead partitions of other leaders, until the node is in quarantine, and some time
-        longer.
+        """Makes a node claim to lead partitions of other leaders, until some time after the node was put in quarantine.
 
-        The active controller is killed meanwhile: the quarantine must survive this.
+        Kills the active controller meanwhile: the quarantine must survive the kill.
         """
         target = self._target
         machine = random.choice([each for each in target.machines if each.holds_partitions])

@@ -1,8 +1,8 @@
-"""Sends forged messages in the name of nodes, from a host that is no node. Nodes must refuse every forged message.
+"""Sends forged messages in the name of nodes, from a host that does not belong to the cluster. Nodes must refuse them.
 
-If listeners demand a login, the sender has no login, or logs in as a user without rights; its messages then have the
-current ids and epochs. Otherwise its messages are stale, because a node could not distinguish current messages from
-messages of real nodes.
+If the listeners demand a login, the sender has no login, or logs in as a user without rights. Then its messages have
+the current ids and epochs. Without a login, nodes can't distinguish such messages from messages of real nodes, so the
+sender only sends messages with stale ids or epochs.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Liars:
 
 
 def is_refused(answer: Any) -> bool:
-    """True if a vote is not granted, or if an answer of another kind has an error code."""
+    """Returns True if a vote is not granted, or if an answer of another kind has an error code."""
     if isinstance(answer, VoteResponse):
         return not any(part.vote_granted for topic in answer.topics for part in topic.partitions)
     return any(code != ErrorCode.NONE for code in _codes(answer))

@@ -67,7 +67,7 @@ class LostMachines:
         return len({*counted, machine}) <= self._plan.losses_covered
 
     def spared(self, machine: Machine) -> None:
-        """Removes a disk fault of the machine from the losses, because the fault ended before the node noticed it."""
+        """Removes the machine's disk fault from the losses. Called if the fault ended before the node noticed it."""
         if self._lost.get(machine, ("", 0))[0] == DISK:
             del self._lost[machine]
 

@@ -91,7 +91,8 @@ class Nemesis:
             self._target.lose_power(machine, fault.params["severity"], fault.lasts)
 
     def _may_lose_power(self, fault: FaultPlan, machine: Machine) -> bool:
-        """True if acknowledged records survive this power loss, or if the plan promises nothing after power losses."""
+        """Returns True if acknowledged records survive this power loss, or if the plan promises nothing after power
+        losses."""
         target = self._target
         allowed = not target.plan.losses_covered or target.losses.covered(machine, POWER)
         if not allowed:
@@ -128,8 +129,7 @@ class Nemesis:
     # Links.
 
     def _links(self, fault: FaultPlan, random: Random) -> list[Link]:
-        """Returns the links between a random machine and one client. If the fault is `whole`, returns the links to all
-        clients."""
+        """Returns the links between a random machine and one client, or all clients if the parameter `whole` is set."""
         target = self._target
         machine = self._machine(random)
         hosts = target.client_hosts

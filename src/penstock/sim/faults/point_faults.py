@@ -91,7 +91,7 @@ class PointFaults:
         self._ended = False
 
     def own(self, end: Endpoint) -> bool:
-        """True if `end` belongs to a connection that a fault opened to send a copied request."""
+        """Returns True if `end` belongs to a connection that a fault opened to send a copied request."""
         return end.loop is self._loop or end.peer.loop is self._loop
 
     def end(self) -> None:

@@ -30,8 +30,8 @@ class ReplicaFaults:
         return None if image is None else image.partition(topic, index)
 
     async def _swap_the_living(self, fault: FaultPlan, random: Random) -> None:
-        """Kills a follower. When the follower is out of sync and records were written, kills all other replicas and
-        starts the follower again."""
+        """Kills a follower. Once the follower is out of the ISR, kills all other replicas and starts the follower
+        again."""
         target = self._target
         topic = target.plan.topics[0]
         index = random.randrange(topic.partitions)

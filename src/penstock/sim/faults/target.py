@@ -108,8 +108,8 @@ class FaultTarget:
                 machine.code = code
 
     def may_fail(self, fault: FaultPlan, machine: Machine) -> bool:
-        """Returns False if acknowledged records would not survive a disk fault of this machine. Otherwise counts the
-        fault as a loss of the machine and returns True."""
+        """Returns True if acknowledged records survive a disk fault of this machine, and then counts the fault as a
+        loss."""
         if not self.plan.losses_covered:
             return True
         if not self.losses.covered(machine, DISK):
@@ -119,7 +119,7 @@ class FaultTarget:
         return True
 
     def repaired(self, machine: Machine, incarnation: int) -> None:
-        """Restarts a node that has taken its disk offline; called when the disk works again."""
+        """Restarts a node that has taken its disk offline. Called when the disk works again."""
         if machine.state is State.SERVING and machine.incarnation == incarnation and not machine.offline:
             self.losses.spared(machine)
         if machine.state is State.SERVING and machine.offline:

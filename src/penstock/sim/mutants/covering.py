@@ -69,7 +69,7 @@ class Covering:
         return {test for learned in self.files.values() for test in learned.failed}
 
     def is_early(self, mutant: Mutant) -> bool:
-        """True if the mutant's function runs while modules are imported and tests collected."""
+        """Returns True if the mutant's function runs while modules are imported and tests collected."""
         return f"{mutant.path}::{mutant.function}" in self.early
 
     def choose(self, mutant: Mutant, left_out: Collection[str] = (), most_cpu_s: float = MOST_TEST_CPU_S) -> Choice:
@@ -105,8 +105,11 @@ def file_of(test: str) -> str:
 def learn(
     repository: Path, cache: Path, observe: Callable[[Sequence[str]], Mapping[str, Learned]], state: str
 ) -> Covering:
-    """Returns the functions that each fast test runs. Calls `observe` for the test files that the cache lacks for this
-    state of the code. Writes the cache after each directory, so that learning can be resumed."""
+    """Returns the functions that each fast test runs. Takes them from the cache if code and tests have not changed.
+
+    Calls `observe` for the other test files. Writes the cache after each directory, so that an interrupted call can be
+    resumed.
+    """
     files = test_files(repository, FAST_TESTS)
     kept = {file: one for file, one in _read(cache, state).items() if files.get(file) == one.digest}
     missing = [file for file in files if file not in kept]
@@ -162,7 +165,7 @@ def _read(cache: Path, state: str) -> dict[str, Learned]:
 
 
 def _write(cache: Path, state: str, files: Mapping[str, Learned]) -> None:
-    """Writes the file. Each function is named once and has a number: most functions are run by many tests."""
+    """Writes the cache. The file lists the name of each function once, and tests refer to it by its number."""
     numbers: dict[str, int] = {}
 
     def fields(observed: Observed) -> tuple[float, list[int]]:

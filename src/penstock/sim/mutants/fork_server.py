@@ -1,7 +1,7 @@
 """Runs in a process that imports the unit tests once and forks for each mutant.
 
-The server reads one JSON line per mutant. It answers with the line of the fork's result, if any, and a line that tells
-how the fork ended. No other thread runs in the server, so a fork is safe.
+The server reads one JSON line per mutant. It answers with the result of the fork, if there is one, and with a line that
+tells how the fork ended. No other thread runs in the server, so a fork is safe.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Tests many mutants with unit tests, each in a fork of a server that has imported the code and the tests already.
 
-If a few tests kill a mutant, most of the time would be spent on imports; a fork needs no imports. In a fork, the mutant
-replaces the code of its function (`hook.patch`). If the function runs at import, the mutant needs a fresh process
-instead.
+A fork needs no imports, which would take longer than the few tests of a mutant. In a fork, the mutant replaces the code
+of its function (`hook.patch`). If the function runs at import, the mutant needs a fresh process instead.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ class ForkServers:
         self._idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
 
     def run(self, name: str, task: UnitTask) -> Outcome | None:
-        """Tests a mutant. Returns None if its function's code can't be changed after the import: it needs a fresh
-        process."""
+        """Tests a mutant. Returns None if the mutant needs a fresh process, because its code runs at import."""
         try:
             server = self._idle.get_nowait()
         except queue.Empty:

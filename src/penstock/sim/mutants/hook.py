@@ -1,8 +1,8 @@
 """Puts a mutant into this process, in memory: no file is written.
 
-A finder makes the import of the mutated module compile the changed syntax tree; `patch` changes the code of a function
-that was imported before. The mutated function counts its calls: if it never runs, the tests lack a workload, not a
-rule.
+If the mutated module is not imported yet, an import finder compiles its changed syntax tree. If it is imported, `patch`
+changes the code of its functions. The mutated function counts its calls: if it never runs, the tests lack a workload,
+not a rule.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def patch(name: str, imported: Mapping[str, Sequence[FunctionType]]) -> list[int
         if code != function.__code__
     ]
     if not differing:
-        raise ValueError(f"no imported function differs with the mutant {name}")
+        raise ValueError(f"no imported function changes, so a fresh process must test mutant {name}")
     reached = [0]
     setattr(sys.modules[mutant.module], COUNTER, reached)
     for function, code in differing:

@@ -91,7 +91,7 @@ def _is_logging(call: ast.Call) -> bool:
 
 
 def _is_spoken(statement: ast.stmt) -> bool:
-    """True if the statement only writes to the log, checks an invariant, or raises an error with a text."""
+    """Returns True if the statement only writes to the log, checks an invariant, or raises an error with a text."""
     call = _called(statement)
     return isinstance(statement, ast.Raise | ast.Assert) or (
         call is not None and (_is_logging(call) or _name(call) in HARMLESS)
@@ -164,8 +164,8 @@ def _swapped(block: Block, index: int) -> Iterator[Change]:
 
 
 def _order_matters(first: ast.stmt, second: ast.stmt) -> bool:
-    """False if the two statements can change places without effect: both only set a field, neither calls a function,
-    and neither mentions the field that the other sets."""
+    """Returns False if the two statements can change places without effect: both only set a field, neither calls a
+    function, and neither mentions the field that the other sets."""
     calls = [any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(each)) for each in (first, second)]
     if any(calls):
         return True
@@ -208,7 +208,8 @@ def _returns_nothing(block: Block) -> bool:
 
 
 def _is_step(statement: ast.stmt) -> bool:
-    """True for a compound statement, such as `if` or `for`. Simple statements are changed by another operator."""
+    """Returns True for a compound statement, such as `if` or `for`. Simple statements are changed by another
+    operator."""
     return isinstance(statement, ast.If | ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Try)
 
 

@@ -42,8 +42,11 @@ class Result:
         return self.how.startswith(WATCHDOG)
 
     def settles(self, budget_s: float, source: str, tests: str = "") -> bool:
-        """True if the mutant need not run again for this budget, source and unit tests: it was killed, or it survived
-        the same tests with a budget at least as large."""
+        """Returns True if this result still holds, so that the mutant need not run again.
+
+        The source must be unchanged. A killed mutant never runs again. A mutant that survived runs again with a larger
+        budget of CPU time or with other tests.
+        """
         return self.source == source and (self.killed or (self.budget_s >= budget_s and self.tests == tests))
 
 

@@ -91,8 +91,10 @@ class Runner:
         return self.covering.choose(mutant).digest if way == "unit" else ""
 
     def by_unit(self, mutant: Mutant) -> Outcome:
-        """Runs the tests that run the mutant's function. If a test fails, and also fails alone without the mutant,
-        leaves this test out and starts again."""
+        """Runs the tests that run the mutant's function. Returns the outcome.
+
+        If a test fails, repeats it without the mutant. If it fails again, leaves this test out and starts again.
+        """
         spent = 0.0
         while True:
             tests = self.covering.choose(mutant, left_out=self.failing).tests
@@ -115,9 +117,11 @@ class Runner:
     # Simulator.
 
     def by_sim(self, mutant: Mutant) -> Outcome:
-        """Runs one simulation after the other (`worker.rotation`) until one kills the mutant or the CPU time is used
-        up. If the simulation that killed it also fails without the mutant, leaves this simulation out and starts
-        again."""
+        """Runs simulations (`worker.rotation`) until one of them kills the mutant or the CPU time is used up.
+
+        Repeats the simulation that killed the mutant without the mutant. If it fails again, leaves this simulation out
+        and starts again.
+        """
         spent = 0.0
         while True:
             task = SimTask(self.cpu_s, self.first_seed, skipped=sorted(self.failing), package=mutant.package)
@@ -127,9 +131,9 @@ class Runner:
                 return replace(outcome, cpu_s=spent)
 
     def _passes(self, run: str) -> bool:
-        """Repeats a test or the simulation of a command on the unchanged code. Returns True if it does not fail.
+        """Returns True if a test or simulation passes on the unchanged code.
 
-        Each test and command runs once, and its result is kept.
+        Each test and each simulation runs only once, and its result is kept.
         """
         with self._lock:
             if run not in self.passing and run not in self.failing:
@@ -214,8 +218,8 @@ def _cause(code: int, err: str) -> str:
 def _ended(lines: list[dict[str, Any]], how: str) -> Outcome:
     """Returns the outcome of a worker that ended without a result.
 
-    The worker announced each simulated run with a line; the last of these lines names the run in which the worker
-    ended. The outcome assumes that this run used all the CPU time that it was allowed.
+    The worker prints a line before each simulated run, so its last line names the run in which it ended. The outcome
+    assumes that this run used all of its CPU time.
     """
     started = [line for line in lines if line["kind"] == "run"]
     if not started:

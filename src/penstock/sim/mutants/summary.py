@@ -64,8 +64,10 @@ def survivors(results: Sequence[Result], ways: Sequence[str]) -> list[Result]:
 
 
 def killed_by_any(results: Sequence[Result], ways: Sequence[str]) -> tuple[int, int]:
-    """Returns two numbers: the mutants that any way of testing killed, and the mutants whose result is known. A result
-    is known if the mutant was killed, or survived every way of testing."""
+    """Returns two numbers: the killed mutants, and the mutants with a known result.
+
+    A result is known if the mutant was killed, or survived every way of testing.
+    """
     alive = {result.id for result in survivors(results, ways)}
     dead = {result.id for result in results if result.killed}
     return len(dead), len(dead | alive)

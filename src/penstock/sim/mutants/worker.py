@@ -281,7 +281,7 @@ def run_sim(name: str, task: SimTask, reporter: Reporter) -> Outcome:
                 return Outcome(killed, how, run.command, time.process_time(), runs, reached[0])
             if time.process_time() >= task.cpu_s:
                 return Outcome(killed, "", "", time.process_time(), runs, reached[0])
-    raise AssertionError("the list of simulated runs ended, but must not end")
+    raise AssertionError("`rotation` must yield simulated runs without end, but it ended")
 
 
 def run_reach(task: SimTask) -> list[str]:
@@ -292,7 +292,7 @@ def run_reach(task: SimTask) -> list[str]:
         for _ in simulate(drawn, lambda run: limit(task.run_cpu_s)):
             if time.process_time() >= task.cpu_s:
                 return sorted(finder.reached)
-    raise AssertionError("the list of simulated runs ended, but must not end")
+    raise AssertionError("`rotation` must yield simulated runs without end, but it ended")
 
 
 def simulate(run: Run, begin: Callable[[Run], None]) -> Iterator[tuple[Run, str]]:

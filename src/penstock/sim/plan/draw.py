@@ -1,9 +1,8 @@
 """Draws the plan of a seed: the cluster's settings, the actors, and the faults with their times.
 
 Each seed draws which kinds of faults and actors take part, and how the cluster is set up (swarm testing). One kind of
-fault may hide the effects of another kind; with some seeds, each of them occurs without the other. Each actor and each
-fault is drawn from its own random stream. So if an actor or a fault is left out, the others do not change, and a
-failing run can be shrunk.
+fault may hide the effects of another kind, so some seeds have only one of them. Each actor and each fault is drawn from
+its own random stream. So if an actor or a fault is left out, the others do not change, and a failing run can be shrunk.
 """
 
 from __future__ import annotations

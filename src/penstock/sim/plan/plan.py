@@ -39,12 +39,12 @@ class TopicPlan:
 
     @property
     def retained(self) -> bool:
-        """True if retention may delete records during a run."""
+        """Returns True if retention may delete records during a run."""
         return self.retention_ms >= 0
 
     @property
     def shrinks(self) -> bool:
-        """True if compaction or retention may delete records at any time."""
+        """Returns True if compaction or retention may delete records at any time."""
         return self.compacted or self.retained
 
 
@@ -104,7 +104,7 @@ class Plan:
         return self.layout.min_insync - 1
 
     def promises(self, acks: int) -> bool:
-        """True if an acknowledged record must not be lost: with acks=all, or with acks=1 and one replica."""
+        """Returns True if an acknowledged record must not be lost: with acks=all, or with acks=1 and one replica."""
         return acks == -1 or (acks == 1 and self.layout.replication_factor == 1)
 
     def only(self, faults: frozenset[int] | None = None, actors: frozenset[int] | None = None) -> Plan:

@@ -112,7 +112,8 @@ class MoveCommands:
         return ""
 
     async def die_at(self, kind: str, path: str, what: str = "kill", on: str = "n1") -> str:
-        """Makes a machine die inside its next disk change of this kind whose path matches the pattern `path`."""
+        """Makes a machine die inside its next disk change of the given kind on a path that matches the pattern
+        `path`."""
         machine = self._environment.machine(on)
         disk = machine.disk
         assert disk is not None
@@ -132,7 +133,7 @@ class MoveCommands:
         return ""
 
     async def fail_at(self, kind: str, path: str, on: str = "n1") -> str:
-        """Lets one disk change fail with EIO: the next one of this kind whose path matches the pattern `path`."""
+        """Makes the next disk change of the given kind fail with EIO, on a path that matches the pattern `path`."""
         disk = self._environment.machine(on).disk
         assert disk is not None
 

@@ -65,8 +65,11 @@ class RecordCommands:
         return await self._as(by, work)
 
     async def fill(self, place: str, *values: str, by: str = "p", key: str = "") -> str:
-        """Writes a large record for each value, each record in a batch of its own. If its replica moves to another
-        directory, large records are copied before the final swap of the logs, not during it."""
+        """Writes a large record for each value, each record in its own batch.
+
+        If the replica moves to another directory, such records are copied before the swap of the logs, not during the
+        swap.
+        """
         topic, index = self._place(place)
 
         async def work(role: Participant) -> str:

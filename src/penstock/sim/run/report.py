@@ -73,8 +73,7 @@ class _Lanes:
         )
 
     def climb(self, top: float, shares: list[tuple[float, float]], title: str) -> None:
-        """Draws a step line in a lane. `shares` lists pairs of a time and the line's height from this time on, as a
-        share of the lane's height."""
+        """Draws a step line in a lane. `shares` lists pairs of a time and a height, as a share of the lane's height."""
         points = shares[:1]
         for (_, before), (time, share) in pairwise(shares):
             points += [(time, before), (time, share)]

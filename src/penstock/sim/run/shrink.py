@@ -81,8 +81,8 @@ class _Shrinking:
                 return
 
     def _fewer_points(self) -> None:
-        """Leaves out faults at points if the run still fails without them. If a point has two faults, one of them may
-        stay."""
+        """Leaves out each fault at a point without which the run still fails. A point with two faults may keep one
+        fault."""
         singles = [(each.kind, each.nth, fault) for each in self._best.plan.points for fault in each.faults]
 
         def with_points(kept: list[int]) -> Plan:

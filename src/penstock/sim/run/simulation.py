@@ -281,7 +281,7 @@ class Simulation:
         return Excuses(list(self.losses.open()), self._excused_partitions())
 
     def _journals_lost(self) -> bool:
-        """True if a power loss may have erased unsynced records of coordinators."""
+        """Returns True if a power loss may have erased unsynced records of coordinators."""
         return bool(self.history.power_losses) and not self.plan.fsync_everywhere
 
     def _excused_partitions(self) -> set[TopicPartition]:
@@ -503,7 +503,7 @@ async def _all(tasks: list[asyncio.Task[None]]) -> None:
 
 
 def _excused(error: BaseException) -> bool:
-    """True if an injected disk fault explains the error."""
+    """Returns True if an injected disk fault explains the error."""
     return isinstance(error, KafkaError) and error.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 

@@ -56,9 +56,9 @@ Reader = Callable[[Cursor, int], Any]
 
 
 def compile_schema(text: str, references: Sequence[str] = ()) -> Reader:
-    """Returns a function that reads values of the schema. Raises FormatError.
+    """Compiles a schema. Returns a function that reads values of the schema. Raises FormatError.
 
-    `references` are the texts of schemas that define types which the schema names.
+    `references` are the texts of other schemas: they define types that this schema uses by name.
     """
     compiler = _Compiler()
     for each in references:
@@ -197,7 +197,7 @@ def _duration(data: bytes) -> dict[str, int]:
 
 
 def _of_bytes(schema: dict[str, Any], size: int | None) -> Callable[[bytes], Any]:
-    """Returns the function that turns bytes of this type into a JSON value. `size` is the size of a fixed type."""
+    """Returns a function that converts bytes of this type to JSON. `size` is the size of a fixed type, else None."""
     match schema.get("logicalType"), size:
         case "decimal", _:
             if (shown := _decimal(schema)) is not None:
@@ -229,7 +229,7 @@ class _Compiler:
         if isinstance(schema, list):
             return self._union(schema, namespace, depth)
         if not isinstance(schema, dict):
-            raise FormatError(f"the Avro schema has {str(schema)[:40]!r} in the place of a type")
+            raise FormatError(f"the Avro schema has {str(schema)[:40]!r} where a type is expected")
         return self._complex(schema, namespace, depth)
 
     def _complex(self, schema: dict[str, Any], namespace: str, depth: int) -> Reader:
@@ -324,7 +324,7 @@ class _Compiler:
         def read(cursor: Cursor, depth: int) -> Any:
             index = cursor.long()
             if not 0 <= index < len(branches):
-                raise FormatError(f"a union of {len(branches)} types has no type {index}")
+                raise FormatError(f"a union of {len(branches)} types has no type with index {index}")
             return branches[index](cursor, depth)
 
         return read

@@ -39,7 +39,7 @@ def schema_errors() -> Iterator[None]:
 
 
 class Room:
-    """Holds how many values and how much text may still be decoded. `take` raises FormatError beyond the limit."""
+    """Holds the limits that are left: the number of values and the length of text that may still be decoded."""
 
     __slots__ = ("text", "values")
 
@@ -54,11 +54,11 @@ class Room:
             raise FormatError("the record has too many values or too much text to be shown")
 
     def part(self) -> Room:
-        """Returns the limits for the next key or value: VALUES_MAX and TEXT_MAX, or the rest of these limits."""
+        """Returns the limits for one key or value: VALUES_MAX and TEXT_MAX, or less if less is left."""
         return Room(min(VALUES_MAX, self.values), min(TEXT_MAX, self.text))
 
     def spend(self, before: Room, after: Room) -> None:
-        """Subtracts the difference of `before` and `after`, the limits before and after a key or value was decoded."""
+        """Subtracts what one key or value has used. `before` and `after` are its limits before and after decoding."""
         self.values -= before.values - max(after.values, 0)
         self.text -= before.text - max(after.text, 0)
 

@@ -1,7 +1,7 @@
 """Gets schemas by their id from a schema registry with Confluent's API, and caches them. The calls block: use a thread.
 
-The id comes from the data, so a producer can choose any id. Therefore the number of cached ids is limited, an id that
-the registry does not know is requested again only after some time, and so is any id after the registry has failed.
+The id comes from the data, so a producer can choose any id. Therefore the number of cached ids is limited. An id that
+the registry does not know is not requested again for some time; after a failure of the registry, no id is.
 """
 
 from __future__ import annotations
@@ -106,9 +106,9 @@ class Registry:
                 raise FormatError(f"schema {origin} has the unknown type {str(other)[:40]!r}")
 
     def _references(self, answer: dict[str, Any]) -> list[_Reference]:
-        """Returns the schemas that a schema refers to, directly or through other schemas.
+        """Returns all schemas that a schema refers to, directly or through other schemas.
 
-        Each schema comes after the schemas that it refers to itself.
+        A schema that refers to others comes after them in the list.
         """
         found: list[_Reference] = []
         asked: set[str] = set()

@@ -30,7 +30,7 @@ Shown = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class AnswerLimits:
-    """Holds the limits for decoding all keys and values of one response. The data beyond the limits is not decoded."""
+    """Holds the limits for decoding all keys and values of one response. Beyond a limit, data is shown undecoded."""
 
     values: int = 5 * VALUES_MAX
     text: int = 2 * 1024 * 1024
@@ -131,9 +131,9 @@ class Viewing:
             self._room.spend(before, room)
 
     def _by(self, schema: Schema, framings: Sequence[bool], data: bytes) -> Any:
-        """Decodes the data with the schema. Tries each of `framings` in turn: True if the data has a registry prefix.
+        """Decodes the data with the schema, with and without a registry prefix in the order of `framings`.
 
-        If no attempt succeeds, raises the FormatError of the first attempt.
+        Returns the first result. If every attempt fails, raises the error of the first.
         """
         problems = []
         for framed in framings:
@@ -144,10 +144,10 @@ class Viewing:
         raise problems[0]
 
     def _schema(self, part: str, view: str, data: bytes) -> tuple[Schema | None, Sequence[bool]]:
-        """Returns the schema, and for each attempt to decode the data, whether to expect a registry prefix.
+        """Returns the schema of the data, and a bool for each way to decode it: True expects a registry prefix.
 
-        The schema with the id in the prefix comes first. If there is none, the topic's own schema is used, and the data
-        is tried with a prefix and without one, because any data may begin with the same bytes as a prefix.
+        Uses the schema that the prefix names, otherwise the topic's own schema. Data that seems to have a prefix is
+        then decoded with and without it, because any data may begin with the same bytes as a prefix.
         """
         number, problem = schema_id(data), None
         if number is not None:
@@ -166,10 +166,13 @@ class Viewing:
 
 
 def _without_prefix(data: bytes) -> bytes:
-    """Returns JSON without its registry prefix. JSON never begins with a zero byte, but the prefix does."""
+    """Removes the registry prefix from JSON, if there is one: it begins with a zero byte, and JSON never does."""
     return data if schema_id(data) is None else data[REGISTRY_PREFIX:]
 
 
 def _raw_message(data: bytes, room: Room) -> dict[str, Any]:
-    """Decodes a message without its schema. A message never begins with a zero byte, but a registry prefix does."""
+    """Decodes a Protobuf message without a schema, after its registry prefix if there is one.
+
+    The prefix begins with a zero byte, a message never does.
+    """
     return decode_raw(data, 0 if schema_id(data) is None else message_path(data)[1], room)

@@ -34,7 +34,7 @@ class NodeContext:
 
 
 def health(summary: Row, context: NodeContext) -> dict[str, str]:
-    """Returns the health of the cluster as a mood (good, warn or bad) and a short text."""
+    """Returns the level of the cluster's health (good, warn or bad), and a short text that lists the problems."""
     wrong = [
         f"{summary[name]:,} {words}"
         for name, words in (

@@ -71,11 +71,11 @@ class ConnectionServer(Protocol):
     stopping: bool
 
     def admit(self, connection: HttpConnection) -> Response | None:
-        """Returns None if the connection is admitted; otherwise the response to any request that is not a probe."""
+        """Registers a connection. Returns None if it is admitted, else an error response for all but probes."""
         ...
 
     def refuse_unread(self, connection: HttpConnection, size: int) -> Response | None:
-        """Returns None if a response of `size` bytes may be sent; otherwise the response that replaces it."""
+        """Returns None if a response of `size` bytes may be sent, else the error response to send instead."""
         ...
 
     def forget(self, connection: HttpConnection) -> None: ...
@@ -237,9 +237,9 @@ class HttpConnection(asyncio.Protocol):
                     return
 
     def _await_rest(self) -> None:
-        """Limits the time for the rest of a request, if a part of its header or its whole header has arrived.
+        """Starts the time limit for receiving a request once its first bytes have arrived.
 
-        Asks for the body if the client waits with it (`Expect: 100-continue`).
+        Tells a client that sent `Expect: 100-continue` to send the body.
         """
         if self._receiving_since is None and (self._request is not None or self._http.trailing_data[0]):
             self._receiving_since = asyncio.get_running_loop().time()
@@ -248,7 +248,7 @@ class HttpConnection(asyncio.Protocol):
             self._write(self._http.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")))
 
     def _check_rate(self) -> None:
-        """Refuses the request if it arrives too slowly. Otherwise checks again when its bytes so far are too few."""
+        """Refuses the request with status 408 if it arrives too slowly; otherwise schedules the next check."""
         assert self._receiving_since is not None
         limit_s = RECEIVE_S + self._received / RECEIVE_BYTES_PER_S if self._on_trial is None else TRIAL_S
         left_s = self._receiving_since + limit_s - asyncio.get_running_loop().time()
@@ -321,7 +321,7 @@ class HttpConnection(asyncio.Protocol):
             await self._sent
 
     def _answered(self) -> None:
-        """Begins to read the next request, or closes the connection. Called when all bytes of a response are sent."""
+        """Prepares for the next request, or closes the connection. Called when a response is completely sent."""
         if self._lingering or self._transport is None:
             return
         if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE and not self._server.stopping:

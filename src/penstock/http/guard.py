@@ -95,7 +95,7 @@ class Guard:
         self._login = login
 
     async def admit(self, request: Request, need: Need | None) -> Caller | Response:
-        """Returns the caller if it may use the route; otherwise the response that refuses the request.
+        """Returns the caller if it may use the route, else the response that refuses the request.
 
         `need` is None for a route that needs no login.
         """

@@ -67,9 +67,9 @@ class LagHistory:
         return True
 
     def samples(self, group: str, topics: Collection[str]) -> list[tuple[int, int]]:
-        """Returns pairs (time, lag). Each lag is the sum of the last known lags of the topics at that time.
+        """Returns pairs (time, lag) of a group. Each lag is the sum of the topics' latest samples at that time.
 
-        A topic is not included before its first sample. Returns an empty list for more than MAX_TOPICS topics.
+        A topic without a sample at that time counts as 0. Returns an empty list for more than MAX_TOPICS topics.
         """
         if len(topics) > MAX_TOPICS:
             return []

@@ -190,9 +190,9 @@ def _parse_basic(text: str) -> tuple[str, str]:
 
 
 def _check(known: PasswordUsers, password: str, secret: bytes) -> bool:
-    """Returns True if the password is right. Runs in a thread, and pauses after a wrong password.
+    """Returns True if the password is right. Runs in a thread.
 
-    Because of the pause, password guesses use little of the machine.
+    Sleeps after a wrong password, so that somebody who guesses passwords uses little processor time.
     """
     began = time.monotonic()
     right = known.accept(password, secret)

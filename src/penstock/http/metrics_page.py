@@ -27,8 +27,7 @@ ReadPipelines = Callable[[], Awaitable[list["Pipeline"]]]
 
 
 async def families(view: View, pipelines: ReadPipelines, topics: frozenset[str] | None = None) -> AsyncIterator[Family]:
-    """Yields all metrics. With `topics`, also yields series for every partition of these topics that this node
-    leads."""
+    """Yields all metrics of the node. With `topics`, only partitions of these topics have their own series."""
     for family in node_families(view):
         yield family
     for family in await traffic_families(view.server):
@@ -51,8 +50,7 @@ class MetricsPage:
         self._rendering = asyncio.Lock()
 
     async def get(self, choice: str = "") -> bytes:
-        """Returns the page. `choice` lists topics, separated by commas: each of their partitions gets its own
-        series."""
+        """Returns the page. `choice` lists topics, separated by commas: only their partitions get their own series."""
         topics = self._existing(choice) if choice else None
         page = self._pages.get(topics)
         if page is None:

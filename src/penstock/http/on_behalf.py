@@ -1,9 +1,9 @@
 """Sends Kafka requests for an HTTP caller, with a client of the whole cluster that enforces the caller's ACLs.
 
-Requests to the controller are handled like requests that a Kafka client sent to this node: the same handler forwards
-them with the caller's principal. All other requests are checked here, with the same authorizer and the same table of
-rules as on a Kafka listener, and are then sent with this node's own credentials, because no other API carries a
-principal. Changes get a line in the audit file with the caller's principal.
+A request to the controller is handled as if a Kafka client had sent it to this node: it is forwarded with the caller's
+principal. Any other request is checked here, with the same authorizer and the same rules as on a Kafka listener. It is
+then sent with this node's own credentials, because it can't carry the caller's principal. Each change gets a line in
+the audit file with the caller's principal.
 """
 
 from __future__ import annotations

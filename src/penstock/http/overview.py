@@ -73,9 +73,9 @@ def is_internal(topic: str) -> bool:
 
 
 def _wrong_topics(rows: Sequence[Row], counts: Mapping[str, int]) -> list[Row]:
-    """Returns a row for each topic with problems.
+    """Returns one row for each pair of a topic and a problem.
 
-    There are no rows for partitions: a failed node affects too many of them.
+    A row for each partition would be too much: the failure of a node affects very many partitions.
     """
     found: dict[tuple[str, str], list[Row]] = {}
     for row in rows:

@@ -83,9 +83,9 @@ class TopicSums:
 
 
 async def partition_families(broker: Broker, chosen: frozenset[str] | None = None) -> list[Family]:
-    """Returns the metrics of partitions. Each partition of the chosen topics has its own series.
+    """Returns the metrics of partitions. If topics are chosen, only their partitions have their own series.
 
-    If no topics are chosen, all partitions have their own series, unless there are too many partitions.
+    If there are too many partitions for this, no partition has its own series.
     """
     held = await _held(broker)
     held.led.sort(key=lambda each: (each.figures.topic, each.figures.partition))
@@ -241,8 +241,7 @@ async def _partitions(held: Held, chosen: frozenset[str] | None, left_out: Famil
 
 
 async def _groups(broker: Broker, left_out: Family) -> list[Family]:
-    """Returns the lag of groups: only groups that this node coordinates, and only on partitions that this node
-    holds."""
+    """Returns the number of groups that this node coordinates, and their lags on partitions that this node holds."""
     found: dict[tuple[str, str], int] = {}
     active = [each for each in broker.groups.coordinators() if each.phase is Phase.ACTIVE]
     groups, looked_at = sum(len(each.machine.groups) for each in active), 0

@@ -47,7 +47,7 @@ def no_pipelines() -> list[Pipeline]:
 def pipelines_here() -> list[Pipeline]:
     """Returns this user's pipelines on this machine, one per name.
 
-    Running pipelines come first, then stopped pipelines; each part begins with the newest report.
+    Running pipelines come before stopped pipelines. In both groups, the pipeline with the newest report comes first.
     """
     found: dict[str, Pipeline] = {}
     for run in recent(MAX_PIPELINES):

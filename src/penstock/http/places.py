@@ -78,7 +78,7 @@ class Places(Generic[C]):
         return iter((*self._placed, *self._on_trial))
 
     def enter(self, new: C) -> Entry[C]:
-        """Admits a new connection or puts it on trial. Removes the connection that the server has to close for it."""
+        """Admits a new connection or puts it on trial. The result has the connection to close for it, if any."""
         crowd = [each for each in self._placed if each.host == new.host]
         limit = Limit.HOST if len(crowd) >= self._per_host else None
         if limit is None and len(self._placed) >= MAX_CONNECTIONS:
@@ -100,7 +100,7 @@ class Places(Generic[C]):
         self._on_trial.pop(connection, None)
 
     def in_the_way(self, answering: C, size: int) -> list[C] | None:
-        """Returns the slow connections of the same host to close before a response of `size` bytes is sent.
+        """Returns the connections to close before a response of `size` bytes is sent: slow readers on the same host.
 
         Returns None if the response must not be sent, because the host would still have too many unread bytes.
         """
@@ -117,10 +117,9 @@ class Places(Generic[C]):
 
 
 def _loser(crowd: list[C]) -> C | None:
-    """Returns the connection to close for a new one; None if all connections are in use.
+    """Returns the connection to close for a new connection; None if all connections are in use.
 
-    A slow reader is closed before an idle connection, then a connection of the host that has most connections. The
-    oldest of these is closed.
+    Prefers slow readers to idle connections, then the host with the most connections, then the oldest connection.
     """
     of_host = Counter(each.host for each in crowd)
     ranked = [(each, 2 if each.reads_slowly else 1 if each.idle else 0) for each in crowd]

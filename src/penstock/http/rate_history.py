@@ -26,7 +26,7 @@ class RatePoint(NamedTuple):
 
 
 class _Series:
-    """Holds the rates of one topic or of all topics. The last rate belongs to the newest time of the history."""
+    """Holds the rates of one topic, or of all topics together. The last rate is the newest."""
 
     __slots__ = ("bytes", "records", "silent")
 

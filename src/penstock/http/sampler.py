@@ -41,7 +41,7 @@ GROUP_PARTITIONS_MAX = 1_000
 
 
 class Position(NamedTuple):
-    """Holds the end offset, the high watermark and the size of a partition, as far as this node knows them."""
+    """Holds the end offset, the high watermark and the size in bytes of a partition, as this node last saw them."""
 
     end: int
     high_watermark: int
@@ -95,7 +95,7 @@ class Sampler:
         return found
 
     async def _ask_positions(self, positions: dict[TopicPartition, Position]) -> None:
-        """Requests the positions of partitions without a replica on this node from their leaders, and adds them."""
+        """Adds the positions of partitions without a replica on this node. Requests them from the leaders."""
         by_leader: dict[int, list[TopicPartition]] = {}
         number = asked = 0
         for name, topic in self._view.broker.metadata.image.topics.items():
@@ -114,7 +114,7 @@ class Sampler:
     async def _ask_leader(
         self, leader: int, part: Sequence[TopicPartition], positions: dict[TopicPartition, Position]
     ) -> bool:
-        """Requests the positions of partitions from a leader, and adds them. Returns False if it does not respond."""
+        """Requests the positions of partitions from their leader and adds them. Returns False without a response."""
         admin = ClusterAdmin(await self._facts.fresh_client())
         try:
             async with asyncio.timeout(ASK_S):
@@ -159,7 +159,7 @@ class Sampler:
     async def _sample_groups_of(
         self, node: int, at_ms: int, positions: dict[TopicPartition, Position], room: int
     ) -> int:
-        """Samples the lags of groups that another node coordinates. Returns the number of groups in its requests."""
+        """Samples the lags of groups that another node coordinates. Returns the number of groups that it requested."""
         admin, asked = GroupAdmin(await self._facts.fresh_client()), 0
         try:
             async with asyncio.timeout(ASK_S):

@@ -40,7 +40,8 @@ class Site(Protocol):
 class Handshakes:
     """Limits the number of TLS handshakes in progress, so that slow peers do not block other peers.
 
-    At the limit of all hosts, the oldest handshake of the host with the most handshakes is ended for a new one.
+    If all hosts together have reached the limit, a new handshake ends the oldest handshake of the host that has the
+    most.
     """
 
     def __init__(self, tls: Callable[[], ssl.SSLContext]) -> None:
@@ -152,7 +153,7 @@ class HttpServer:
     def admit(self, connection: HttpConnection) -> Response | None:
         """Registers a connection. At a limit, closes another connection for it, or puts the new connection on trial.
 
-        Returns None if the connection is admitted; otherwise the response to any request that is not a probe.
+        Returns None if the connection is admitted, else the error response for requests that are not probes.
         """
         from penstock.http.messages import TOO_MANY, TOO_MANY_OF_HOST
 
@@ -171,7 +172,7 @@ class HttpServer:
     def refuse_unread(self, connection: HttpConnection, size: int) -> Response | None:
         """Closes slow connections of the same host if the host would otherwise have too many unread bytes.
 
-        Returns None if a response of `size` bytes may be sent; otherwise the response that replaces it.
+        Returns None if a response of `size` bytes may be sent, else the error response to send instead.
         """
         from penstock.http.messages import TOO_MUCH_UNREAD
 

@@ -173,10 +173,9 @@ class Site:
 
 
 def _need(path: str) -> Need | None:
-    """Returns the role and operation that a page requires; None for the console's files, which hold no data.
+    """Returns the role and operation that a page requires; None for the console's static files, which need no login.
 
-    The console's page holds no data either, but it requires a login: the browser then sends this login with the page's
-    REST requests too.
+    The console's page contains no data, but needs a login. The browser then sends this login with REST requests, too.
     """
     if is_static(path):
         return None

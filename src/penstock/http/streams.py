@@ -28,7 +28,7 @@ def message(kind: str, value: Any) -> bytes:
 
 
 class Streams:
-    """Counts open streams, and gives each a slot number below MAX_STREAMS."""
+    """Limits the number of open streams, and gives each stream a slot number below MAX_STREAMS."""
 
     def __init__(self) -> None:
         self._shares = Shares("streams", "close one", MAX_STREAMS, MAX_STREAMS_OF_USER)

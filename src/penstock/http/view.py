@@ -52,7 +52,7 @@ class View:
 
 
 def cached_s(partitions: int) -> float:
-    """Returns how many seconds a result stays in the cache: longer if it covers more partitions."""
+    """Returns for how many seconds a result is cached. The time grows with the number of partitions."""
     return min(LONGEST_S, max(FRESH_S, partitions / A_SECOND_FOR))
 
 
@@ -68,7 +68,7 @@ class Cached(Generic[T]):
         *,
         cancel_if_abandoned: bool = False,
     ) -> None:
-        """Creates an empty cache. With `cancel_if_abandoned`, cancels a computation when no request waits for it."""
+        """Creates an empty cache. `cancel_if_abandoned` cancels a computation when no request waits for it any more."""
         self._compute = compute
         self._keep_s = keep_s
         self._cancel_if_abandoned = cancel_if_abandoned

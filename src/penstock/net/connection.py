@@ -163,7 +163,8 @@ class Connection(asyncio.BufferedProtocol):
             self._on_close.append(callback)
 
     def peer_certificate(self) -> dict[str, Any] | None:
-        """Returns the verified certificate of a TLS client, as `tls.peer_certificate` does; None if there is none."""
+        """Returns the verified certificate of a TLS client, as `tls.peer_certificate` does; None without a
+        certificate."""
         return None if self._transport is None else peer_certificate(self._transport.get_extra_info("ssl_object"))
 
     def traffic(self) -> Traffic:
@@ -291,8 +292,8 @@ class Connection(asyncio.BufferedProtocol):
             self._head = bytes(view[position:count])
 
     def _keep_rest(self, rest: bytes) -> None:
-        """Keeps the rest of a read, because its requests have to wait. One read may contain thousands of small
-        requests."""
+        """Stores the received bytes whose requests can't start yet. They stay one block of bytes, because one read may
+        contain thousands of small requests."""
         self._rest = rest
         self._queued_bytes += len(rest)
         self._server.budget.take(len(rest))

@@ -1,4 +1,4 @@
-"""Cuts byte streams into frames, for server and client: a size in four bytes, big-endian, then this many bytes."""
+"""Cuts byte streams into frames, for server and client. A frame is a size (four bytes, big-endian) and its content."""
 
 import struct
 from collections.abc import Callable
@@ -70,7 +70,7 @@ class PartialFrame:
 
 
 def size_refusal(size: int, max_bytes: int) -> str:
-    """Returns the reason that is logged when a connection is closed because it announced a request of this size."""
+    """Returns the log text for a connection that is closed because it announced a request of a forbidden size."""
     limit = f", over socket.request.max.bytes={max_bytes}" if size > 0 else ""
     return f"it announced a request of {size} bytes{limit}"
 

@@ -104,7 +104,7 @@ class TlsAcceptor:
         task.add_done_callback(partial(self._ended, peer, host))
 
     def _end_oldest(self, host: str) -> None:
-        """Ends the oldest handshake of this host. Does nothing if all its handshakes have just ended."""
+        """Ends the oldest handshake of this host. Does nothing if no handshake of this host is running."""
         oldest = next((task for task, of in self._handshakes.items() if of == host and not task.done()), None)
         if oldest is not None:
             del self._handshakes[oldest]
@@ -123,7 +123,8 @@ class TlsAcceptor:
         )
 
     def _ended(self, peer: socket.socket, host: str, task: asyncio.Task[None]) -> None:
-        """Closes the socket of a peer whose handshake failed or was cancelled, also if the handshake had not begun."""
+        """Updates the counts after a handshake. If the handshake failed or was cancelled, also closes the peer's
+        socket."""
         counted = self._handshakes.pop(task, None) is not None
         error = None if task.cancelled() else task.exception()
         if error is None and not task.cancelled():

@@ -120,7 +120,8 @@ class ConnectionCounts:
             del self._by_host[host]
 
     def most(self) -> str:
-        """Returns the host with the most connections; of several such hosts, the one that has been here longest."""
+        """Returns the host with the most connections. If several hosts have the same number, the host that connected
+        first wins."""
         return max(self._by_host, key=self._by_host.__getitem__)
 
 

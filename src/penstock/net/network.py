@@ -131,7 +131,7 @@ class RealNetwork:
                     continue
                 raise
             if not sockets:
-                raise OSError(errno.EADDRNOTAVAIL, "this machine has none of the addresses of the host")
+                raise OSError(errno.EADDRNOTAVAIL, "the host has no address of this machine: use another host")
             return sockets
         raise AssertionError
 

@@ -333,8 +333,11 @@ class Server:
         self.watch_slow_readers()
 
     def cut_slow_readers(self) -> None:
-        """Closes the connections whose responses have been unread longest, if unread responses use more than twice
-        their limit."""
+        """Closes connections whose peers do not read, until the unread responses fit their limit.
+
+        Begins with the response that has been unread longest. Does nothing unless unread responses use more than twice
+        their limit.
+        """
         if not self.unsent.overdrawn:
             return
         excess = self.unsent.used - self.unsent.limit

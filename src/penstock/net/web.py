@@ -55,7 +55,7 @@ class Document:
             if parts.netloc not in ("", "localhost") or not parts.path:
                 raise ValueError("the URL names no file: use file:///path")
         elif not parts.hostname or parts.username is not None:
-            raise ValueError("the URL names no host, or has a user name")
+            raise ValueError("the URL names no host, or has a user name: use https://host/path")
         elif parts.scheme == "http" and not self.plain and not is_loopback(parts.hostname):
             raise ValueError("the URL is not protected: use https://")
 

@@ -32,13 +32,17 @@ def _read(fields: Mapping[str, Field], body: bytes) -> dict[str, Any]:
     except ValueError as error:
         raise FieldError(f"the body is not JSON: {error}") from error
     except RecursionError:
-        raise FieldError("the body is nested too deeply: no field has so many levels.") from None
+        raise FieldError(
+            "the body has lists or objects that are nested too deeply: no field needs so many levels."
+        ) from None
     return check_object(fields, value)
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the fields of a JSON object. Raises FieldError if a name occurs twice, because JSON parsers differ in
-    the value that they use."""
+    """Returns the fields of a JSON object. Raises FieldError if a name occurs twice.
+
+    JSON parsers disagree about such an object: some use the first value, others the last.
+    """
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:

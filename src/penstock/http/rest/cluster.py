@@ -41,7 +41,7 @@ def paged(rows: list[Any], call: Call, name: str) -> dict[str, Any]:
 
 
 def _failed_partitions(failed: Mapping[TopicPartition, ErrorCode]) -> dict[str, Any]:
-    """Returns the response body of a change of many partitions. It lists the refused partitions with Kafka's errors."""
+    """Returns a response body that lists the partitions of a change that failed, with Kafka's error codes."""
     return {
         "failed": [
             {"topic": topic, "partition": index, "kafka_error": code.name}

@@ -90,8 +90,10 @@ class Field:
 
 
 def _is_text(value: Any) -> bool:
-    """Returns True for a text of at most MAX_TEXT characters without a lone surrogate, which is allowed in JSON but not
-    in UTF-8."""
+    """Returns True for a text of at most MAX_TEXT characters that can be encoded in UTF-8.
+
+    JSON can contain a lone surrogate, which UTF-8 can't.
+    """
     if not isinstance(value, str) or len(value) > MAX_TEXT:
         return False
     try:
@@ -111,8 +113,8 @@ def _texts(name: str, value: Mapping[str, Any]) -> Mapping[str, Any]:
     for key, each in value.items():
         if not _is_text(key) or not (each is None or _is_text(each)):
             raise FieldError(
-                f"{name} has to have valid text as names, and valid text or null as values, of at most {MAX_TEXT} "
-                "characters each."
+                f"{name} has to have valid text as names and as values, of at most {MAX_TEXT} characters each; "
+                "a value may also be null."
             )
     return value
 

@@ -76,10 +76,9 @@ async def _description(service: Service, call: Call) -> dict[str, Any]:
 
 
 def member_page(count: int, members: Iterable[tuple[Mapping[str, Any], Sequence[TopicPartition]]]) -> dict[str, Any]:
-    """Returns the number of members, and a row for each of the first members.
+    """Returns the number of members, and a row for each of the first MEMBERS_MAX members.
 
-    A row has the member's number of partitions. It also has their names, until the response has
-    MEMBER_PARTITIONS_MAX names.
+    Each row has the number of the member's partitions, and their names while the response has room for more names.
     """
     room, rows = MEMBER_PARTITIONS_MAX, []
     for row, partitions in islice(members, MEMBERS_MAX):
@@ -121,7 +120,7 @@ async def reset_offsets(service: Service, call: Call) -> Any:
 
 
 async def reset_rows(before: Offsets, target: Offsets, errors: Mapping[TopicPartition, str]) -> list[dict[str, Any]]:
-    """Returns a row for each partition of a reset, with its offset before and after, and the error that refused it."""
+    """Returns a row for each partition of a reset: the old offset, the new offset, and the error if there was one."""
     rows = []
     for number, partition in enumerate(sorted(target)):
         await yield_between_slices(number)

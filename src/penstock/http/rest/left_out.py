@@ -11,7 +11,10 @@ PROBLEMS_MAX = 20
 
 @dataclass(slots=True)
 class LeftOut:
-    """Counts the batches that can't be decoded or are too large after decompression, and holds the first reasons."""
+    """Counts the batches that a response leaves out, and keeps the first reasons.
+
+    A batch is left out if it can't be decoded, or if it is too large after decompression.
+    """
 
     batches: int = 0
     problems: list[str] = field(default_factory=list)

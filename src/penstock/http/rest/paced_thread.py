@@ -24,7 +24,7 @@ class PacedThread:
     async def run(self, work: Callable[..., T], *args: object) -> T:
         """Runs `work` in the thread and returns its result.
 
-        `work` should take only a few milliseconds, unless it is Python code, which lets other threads run meanwhile.
+        C code in `work` should take only a few milliseconds, because it may hold the GIL; Python code may take longer.
         """
         return await asyncio.get_running_loop().run_in_executor(self._thread, _run, work, args)
 

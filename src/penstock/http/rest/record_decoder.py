@@ -1,8 +1,8 @@
 """Decodes the records of a batch for REST in a separate thread, and keeps only the records that a request searches for.
 
-A batch is decoded in steps, and each step returns the matching records of a part of the batch. All requests share the
-thread: a batch with very many records delays only other requests that decode records. If a batch can't be decoded, its
-last step has the reason, and the request continues with the next batch.
+A batch is decoded in parts, and each part gives a `Step` with its matching records. All requests share the thread: a
+batch with very many records delays only other requests that decode records. If a batch can't be decoded, its last
+`Step` has the reason, and the request continues with the next batch.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class RecordDecoder:
         self._thread.close()
 
     def read(self, header: BatchHeader, batch: Buffer, wanted: Wanted) -> DecodedBatch:
-        """Returns an object that decodes the wanted records of a batch, step by step."""
+        """Returns an object that decodes the wanted records of a batch, part by part."""
         return DecodedBatch(self._thread, _steps(header, batch, wanted))
 
 
@@ -54,7 +54,7 @@ class DecodedBatch:
 
 
 def _steps(header: BatchHeader, batch: Buffer, wanted: Wanted) -> Iterator[Step]:
-    """Decodes a batch and yields its steps in offset order. After a failure, the last step has the reason."""
+    """Decodes a batch and yields a `Step` for each part, in offset order. After a failure, the last has the reason."""
     reached = header.base_offset
     try:
         for matches, reached in excerpt_steps(batch, wanted, BATCH_MAX_BYTES):

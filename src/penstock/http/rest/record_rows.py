@@ -32,7 +32,7 @@ SEARCH_LIMITS = replace(ANSWER_LIMITS, seconds=math.inf)
 
 
 def answer_size(record: Excerpt) -> int:
-    """Returns about how many bytes the record adds to a response."""
+    """Estimates how many bytes the record adds to a response."""
     headers = sum(HEADER_BYTES + len(name) + len(value or b"") for name, value in record.headers)
     return ROW_BYTES + len(record.key or b"") + len(record.value or b"") + headers
 
@@ -58,7 +58,7 @@ def _rows(partition: int, records: Sequence[Excerpt], viewing: Viewing) -> list[
 
 
 def _piece(records: Sequence[Excerpt], start: int) -> int:
-    """Returns the index after the last record that the thread converts in one call. `start` is the first record."""
+    """Returns the end index of the records to convert in one call of the thread, from index `start` on."""
     room = PIECE_BYTES
     for end in range(start, min(start + PIECE_RECORDS, len(records))):
         room -= answer_size(records[end])
@@ -68,9 +68,9 @@ def _piece(records: Sequence[Excerpt], start: int) -> int:
 
 
 class RecordViews:
-    """Converts records to JSON in a separate thread, because decoding may wait for a schema registry.
+    """Converts records to JSON in its own thread, because the conversion may have to wait for a schema registry.
 
-    So it does not delay the thread of `RecordDecoder`.
+    The thread of `RecordDecoder` is not delayed by this.
     """
 
     def __init__(self, schemas: Schemas) -> None:
@@ -79,7 +79,7 @@ class RecordViews:
         self._thread = PacedThread("penstock-views")
 
     def viewing(self, topic: str, fields: Mapping[str, Any], limits: AnswerLimits = ANSWER_LIMITS) -> Viewing:
-        """Returns the object that shows keys and values of one response as `key_view` and `value_view` request."""
+        """Returns a converter for one response. `key_view` and `value_view` in `fields` choose the formats."""
         return Viewing(self._schemas, topic, {part: fields.get(f"{part}_view", AUTO) for part in (KEY, VALUE)}, limits)
 
     async def rows(self, partition: int, records: Sequence[Excerpt], viewing: Viewing) -> list[Encoded]:

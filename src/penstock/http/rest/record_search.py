@@ -116,8 +116,7 @@ async def _followed(consumer: Consumer, decode: Decode, rows: Rows) -> AsyncIter
 
 
 async def _catch_up(consumer: Consumer, fetched: list[Fetched]) -> int:
-    """Moves the consumer to the end of the partitions in which it is far behind. Returns the number of skipped
-    offsets."""
+    """Skips to the end of each partition in which the consumer is far behind. Returns the number of skipped offsets."""
     behind = {
         (each.topic, each.partition): each.last_stable_offset
         for each in fetched
@@ -131,7 +130,7 @@ async def _catch_up(consumer: Consumer, fetched: list[Fetched]) -> int:
 
 
 async def _decoded(decoder: RecordDecoder, contains: bytes, fetched: list[Fetched]) -> AsyncIterator[tuple[int, Step]]:
-    """Decodes fetched batches. Yields (partition, step) for each step that has matching records or a problem."""
+    """Decodes fetched batches. Yields (partition, decoded part) for parts with matching records or a problem."""
     for each in fetched:
         first = each.fetch_offset
         for header, batch in each.batches:
@@ -202,9 +201,9 @@ def _fitting(records: Sequence[Excerpt], limit: int, room: int) -> list[Excerpt]
 async def _found(
     client: AsyncClient, key: TopicPartition, start: int, end: int, decode: Decode
 ) -> AsyncIterator[tuple[Step, int]]:
-    """Reads the offsets from `start` to `end` - 1 of a partition, and yields the decoded steps.
+    """Reads the offsets from `start` to `end` - 1 of a partition, and yields the decoded parts of batches.
 
-    Yields (step, 0) for each step, and (an empty step, number of offsets read) after each fetch.
+    Yields (decoded part, 0) for each part, and (empty part, number of offsets read) after each fetch.
     """
     settings = ConsumerSettings(
         READ_COMMITTED, max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES, reset=EARLIEST, channel="search"

@@ -65,7 +65,7 @@ class RecordPage:
         self.next_offset = max(self.next_offset, step.next_offset)
 
     def spend(self, size: int) -> None:
-        """Counts bytes that were read for this response. The page is full if they exceed READ_MAX_BYTES."""
+        """Adds `size` to the bytes that were read for this response. Marks the page as full at READ_MAX_BYTES."""
         self._room -= size
         self.full = self.full or self._room <= 0
 
@@ -98,7 +98,9 @@ async def _read(service: Service, call: Call, topic: str, partition: int) -> tup
         stop_at = asyncio.get_running_loop().time() + READ_S
         page = RecordPage(call.query.get("limit", 50), consumer.position(key))
         if page.next_offset > end:
-            raise Problem(400, f"offset can't be {page.next_offset}: {topic}-{partition} ends at {end}.")
+            raise Problem(
+                400, f"offset can't be {page.next_offset}: {topic}-{partition} ends at {end}: give {end} or less."
+            )
         while page.next_offset < end and not page.full and asyncio.get_running_loop().time() < stop_at:
             for fetched in await consumer.poll():
                 await _add_fetched(service.decoder, fetched, contains, page, stop_at)

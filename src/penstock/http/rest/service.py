@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Aside(Protocol):
-    """Runs long work in the one thread that all HTTP requests share, and returns its result."""
+    """Runs a long function in the thread that all HTTP requests share, and returns the function's result."""
 
     def __call__(self, work: Callable[..., T], *args: Any) -> Awaitable[T]: ...
 
@@ -96,8 +96,10 @@ class Service:
             raise Problem(403, deny_role(self.broker, self.caller, role))
 
     def visible_topics(self) -> Callable[[str], bool]:
-        """Returns a filter for topic names: it accepts the topics that the caller may describe, even if they don't
-        exist."""
+        """Returns a function that takes a topic name and returns True if the caller may describe the topic.
+
+        The topic does not have to exist.
+        """
         return visible_topics(self.broker.access, self.caller.context(self.broker))
 
     def topic(self, name: str) -> TopicImage:

@@ -110,10 +110,10 @@ async def trim_topic(service: Service, call: Call) -> Any:
 def _resource(call: Call) -> tuple[int, str]:
     kind = RESOURCES.get(call.path["resource"])
     if kind is None:
-        raise Problem(404, f"There are no {call.path['resource']!r}: configs belong to {', '.join(RESOURCES)}.")
+        raise Problem(404, f"{call.path['resource']!r} have no configs: use one of {', '.join(RESOURCES)}.")
     name = call.path["name"]
     if kind is ResourceType.BROKER and not (name.isascii() and name.isdecimal() and len(name) <= 10):
-        raise Problem(400, f"A broker is named by its node id, not by {name[:40]!r}.")
+        raise Problem(400, f"The broker's name can't be {name[:40]!r}: give its node id.")
     return kind, name
 
 

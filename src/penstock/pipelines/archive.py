@@ -35,9 +35,9 @@ def start_archive(
 
 
 def read_with_archive(spark: Any, topic: Topic, path: str) -> Any:
-    """Returns a DataFrame of all archived records, and of the topic's records after the last archived record.
+    """Returns a DataFrame of all archived records, and of the later records in the topic.
 
-    Both kinds of archive are supported: records and segments.
+    The archive can be of either kind: records or segments.
     """
     found = _segments(spark, topic.name, path)
     if found is None:
@@ -53,10 +53,10 @@ def read_with_archive(spark: Any, topic: Topic, path: str) -> Any:
 
 
 def read_archive(spark: Any, name: str, path: str) -> Any:
-    """Returns a DataFrame of the archived records, without the records that only the topic has.
+    """Returns a DataFrame of the archived records alone, without the later records in the topic.
 
-    Both kinds of archive are supported: records and segments. The rows of a partition are in the order of their
-    offsets, because a single task reads the whole partition.
+    The archive can be of either kind: records or segments. The rows of a partition are in the order of their offsets,
+    because a single task reads the whole partition.
     """
     found = _segments(spark, name, path)
     if found is None:

@@ -64,7 +64,7 @@ class Backfill:
             create_like(job.topic, wanted)
 
     def _partitions(self) -> int:
-        """Returns the number of partitions that the topic needs so that each record can keep its partition number."""
+        """Returns the highest partition number of the records plus one, so that each record can keep its partition."""
         from pyspark.sql import functions as f
 
         [row] = self._records.agg(f.max("partition")).collect()
@@ -73,7 +73,7 @@ class Backfill:
     def total(self) -> int:
         """Returns the number of records to write.
 
-        Spark reads the table's data for this only if the job has a condition on rows.
+        Spark knows this number without reading the data, unless the job selects rows by a condition.
         """
         return int(self._records.count())
 
@@ -161,7 +161,7 @@ def records(table: Any, job: BackfillJob) -> Any:
 
 
 def _archived(table: Any, job: BackfillJob) -> Any:
-    """Returns the archived records that the job selects, with the columns that the sink expects."""
+    """Returns the archived records that the job selects, with only the columns that the sink needs."""
     from pyspark.sql import functions as f
 
     if job.until is not None:
@@ -192,7 +192,7 @@ def _value(table: Any) -> Any:
 
 
 def _renamed(kind: Any) -> Any:
-    """Returns the Spark type `kind` with column names replaced by the names of their JSON fields, at every depth."""
+    """Returns the Spark type with the JSON field names instead of the column names, also in nested types."""
     from pyspark.sql.types import ArrayType, StructField, StructType
 
     match kind:

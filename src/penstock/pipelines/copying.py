@@ -70,7 +70,7 @@ def start_mirror(spark: Any, job: CopyJob) -> Any:
 
 
 def translate(spark: Any, mirrored: Topic, committed: Mapping[int, int]) -> Offsets:
-    """Translates a group's committed offsets in the source topic to offsets in the mirrored topic."""
+    """Converts committed offsets of the source topic to the matching offsets of the mirrored topic."""
     from pyspark.sql import functions as f
 
     headers = f.filter("headers", lambda each: each["key"] == SOURCE_OFFSET)
@@ -110,7 +110,7 @@ def _rekeyed(records: Any, key: str | None) -> Any:
 
 
 def _by_time(batches: Iterator[Any]) -> Iterator[Any]:
-    """Sorts the rows that one task gets in a micro-batch by time. Spark itself does not sort streams."""
+    """Sorts a task's rows of one micro-batch by time, because Spark can't sort a stream."""
     import pyarrow as pa
 
     found = list(batches)

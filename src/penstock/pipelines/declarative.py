@@ -116,7 +116,7 @@ def _load(spec: Path) -> Any:
 
 
 def settings(spec: Path) -> dict[str, str]:
-    """Returns Spark properties for a project's session: Spark Connect, and a catalog beside the project's file."""
+    """Returns a project's Spark properties: they use Spark Connect, and a catalog beside the project's file."""
     place = spec.parent / "storage"
     return {
         "spark.api.mode": "connect",

@@ -78,8 +78,7 @@ class Generator:
 
 
 def job(bootstrap: str, path: str, *, follow: bool) -> TableJob:
-    """Returns the job that writes clicks to a table. The table's format is Parquet, which needs no additional jar in
-    Spark."""
+    """Returns the job that writes clicks to a Parquet table, a format for which Spark needs no additional jar."""
     pace = Pace(follow=follow, every="2 seconds")
     return TableJob(Topic(bootstrap, TOPIC), path, format="parquet", value_schema=SCHEMA, pace=pace)
 
@@ -97,7 +96,7 @@ def by_page(spark: Any, path: str) -> list[dict[str, Any]]:
 
 
 def to_compare(spark: Any, path: str) -> list[dict[str, Any]]:
-    """Returns the counts and sums of each page in the table, which `differences` compares with the produced events."""
+    """Returns each page's number of clicks and sum of times in the table, for `differences`."""
     from pyspark.sql import functions as f
 
     return _by_page(spark, path, f.countDistinct("id").alias("ids"), f.sum("ms").alias("ms"))

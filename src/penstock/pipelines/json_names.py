@@ -28,9 +28,9 @@ _DELTAS = re.compile(r"_.*_")
 
 
 def column_of(field: str, *, top: bool) -> str:
-    """Returns the column name for a field. `top` is True for a field of the value itself, False in a nested object.
+    """Returns the column name for a field. `top` is False for a field of a nested object.
 
-    If `top` is True, the result is never the name of a column that Penstock adds, such as `_key`.
+    With `top`, the result is never the name of a column that Penstock adds, such as `_key`.
     """
     if not field:
         return _EMPTY
@@ -43,9 +43,9 @@ def field_of(column: str) -> str:
 
 
 def columns_by_field(columns: Iterable[str]) -> dict[str, str]:
-    """Returns the column name of each field.
+    """Returns a dict from field names to the given column names.
 
-    A column whose name `column_of` never returns (for example `a.b`) belongs to the field with the same name.
+    A column that Penstock would name otherwise (for example `a.b`) belongs to the field with exactly this name.
     """
     found = {}
     for column in columns:

@@ -38,7 +38,7 @@ Row = dict[str, Any]
 
 
 class _NoObjectError(Exception):
-    """Raised if a value is not a JSON object, or is an object that columns can't hold."""
+    """Raised if a value is not a JSON object, or is a JSON object that does not fit into columns."""
 
 
 def text_of(value: bytes) -> str:
@@ -95,10 +95,10 @@ class Rows:
                 return self._checked(_nothing)
 
     def _checked(self, convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Returns a function that converts values with `convert`.
+        """Returns a function that converts values with `convert`, which returns None for a value that does not fit the
+        column.
 
-        If `convert` returns None, the column can't hold the value. Then the function notes that the whole value has to
-        be kept in column `_bad`.
+        For such a value, the function also notes that column `_bad` has to keep the whole JSON value.
         """
 
         def converted(value: Any) -> Any:
@@ -200,10 +200,9 @@ def _timestamp(value: Any) -> datetime | None:
 
 
 def _directory(value: Any) -> str | None:
-    """Returns the text unchanged if it can be a value of a partition column of the table; otherwise None.
+    """Returns the text if it can be a value of a partition column; otherwise None.
 
-    Each partition of the table is a directory with the value in its name, so the value must fit into a directory's
-    name.
+    Each partition of the table is a directory with the value in its name, so the length is limited.
     """
     if type(value) is not str or value in ("", _NO_VALUE):
         return None

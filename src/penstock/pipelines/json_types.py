@@ -81,10 +81,7 @@ Number = int | Decimal
 
 
 def is_double(value: Number) -> bool:
-    """Returns True if a DOUBLE keeps this number exactly.
-
-    This is so if the nearest DOUBLE, written in its shortest notation, is the same number.
-    """
+    """Returns True if a DOUBLE keeps this number: the nearest DOUBLE is written with the same digits."""
     try:
         nearest = float(value)
     except OverflowError:
@@ -188,7 +185,7 @@ class Seen:
             self.whole, self.fraction = max(self.whole, whole), max(self.fraction, fraction)
 
     def _add_small(self, value: int) -> None:
-        """Counts an integer that is small enough for every numeric type."""
+        """Counts an integer that every numeric type can hold."""
         self.integers += 1
         self.longs += 1
         self.doubles += 1
@@ -203,9 +200,9 @@ class Seen:
         return found
 
     def _bound(self) -> None:
-        """Drops all fields after the first `MOST_FIELDS`, in alphabetical order.
+        """Keeps only the first `MOST_FIELDS` fields in alphabetical order.
 
-        The order is alphabetical so that the result does not depend on the order in which counts are merged.
+        This order does not depend on the order in which tasks merge their counts.
         """
         if len(self.fields) > MOST_FIELDS:
             self.fields = {name: self.fields[name] for name in sorted(self.fields)[:MOST_FIELDS]}
@@ -246,11 +243,10 @@ _BOUNDS = ("low", "high", "whole", "fraction")
 
 
 def grown(known: Struct, seen: Seen, *, widens: bool, fixed: frozenset[str] = frozenset()) -> Struct:
-    """Returns a table's columns, extended so that they hold the values in `seen`. With `widens`, column types may be
-    widened.
+    """Returns a table's columns, extended so that they hold the values in `seen`. `widens` allows wider column types.
 
-    The table is partitioned by the columns in `fixed`. A column in `fixed` keeps its type if it exists already. If it
-    is new and its values are objects or arrays, it becomes a STRING column.
+    The table is partitioned by the columns in `fixed`. Such a column keeps its type if it exists. A new one whose
+    values are objects or arrays becomes a STRING column.
     """
     columns = _grown_struct(known, seen, widens, 0, fixed).columns
     there = {column for column, _ in known.columns}
@@ -296,7 +292,7 @@ def _grown(known: Type, seen: Seen, widens: bool, depth: int) -> Type:
 
 
 def _new(seen: Seen, depth: int) -> Type | None:
-    """Returns the type of a new column; None if no value of the field has a type."""
+    """Returns the type of a new column; None if the field has only nulls or is nested too deeply."""
     if depth > MOST_DEPTH:
         return None
     kinds: list[tuple[int, Type | None]] = [

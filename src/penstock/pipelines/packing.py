@@ -92,7 +92,7 @@ def _pack_environment(target: Path, more: Sequence[str]) -> int:
 
 
 def _code() -> Iterator[tuple[str, Path]]:
-    """Yields the name in the archive and the path of each file of the Penstock packages that this process imports."""
+    """Yields (name in the archive, path) for each file of Penstock's own packages on this machine."""
     for package in OURS:
         found = find_spec(package)
         if found is None or not found.submodule_search_locations:
@@ -104,7 +104,7 @@ def _code() -> Iterator[tuple[str, Path]]:
 
 
 def _packages(more: Sequence[str]) -> Iterator[tuple[str, Path]]:
-    """Yields the files of the packages to pack and of the packages that they require. Each package comes once."""
+    """Yields the files of the packages to pack, and of all packages that they require."""
     seen: set[str] = set()
     waiting = [*PACKAGES, *more]
     needed = {*NEEDED, *more}

@@ -70,7 +70,7 @@ def render(entries: list[Entry]) -> str:
 
 
 def small_groups(entries: list[Entry]) -> list[list[Entry]]:
-    """Returns the small files of each directory as a group. Leaves out a small file that is alone in its directory."""
+    """Returns the small files, grouped by directory. A directory with only one small file is left out."""
     found: dict[str, list[Entry]] = defaultdict(list)
     for each in entries:
         if each["size"] < SMALL_BYTES and not each["isDir"]:
@@ -163,7 +163,7 @@ class Files:
     def described(self, place: str, directory: str) -> list[Entry]:
         """Returns log entries for the data files in the directory `place`.
 
-        The caller will move these files to `directory`, so the entries have the paths in `directory`.
+        The entries have paths in `directory`, because the caller then moves the files there.
         """
         return [
             {

@@ -13,7 +13,7 @@ from pyspark import daemon
 
 
 class Quiet:
-    """Replaces module `traceback` in the daemon. It has only the one function that the daemon calls."""
+    """Replaces module `traceback` in the daemon. Prints no traceback about a connection that was closed."""
 
     format_exc = staticmethod(traceback.format_exc)
 

@@ -46,7 +46,7 @@ class Pace:
 def run(start: Callable[[], Any], *, until: Callable[[], bool] = lambda: False) -> None:
     """Starts a query and waits for its end.
 
-    Starts the query again only if it failed because Spark gave up waiting for a Python worker to start.
+    Starts the query again if Spark gave up waiting for a Python worker to start. Any other failure is raised.
     """
     for attempt in range(ATTEMPTS):
         try:
@@ -77,8 +77,8 @@ def wait(query: Any, *, until: Callable[[], bool] = lambda: False) -> None:
 def reason(problem: BaseException) -> str:
     """Returns the reason of a failure in one sentence, from Spark's error text.
 
-    Returns the message of the SourceError in the text. If the text has no SourceError, returns the exception of the
-    last Python traceback in the text. Without a traceback, returns the first line that names a reason.
+    Looks first for the message of a SourceError, then for the exception of the last Python traceback, and then for the
+    first line with a reason.
     """
     from penstock.spark.progress import sentence_in
 

@@ -46,8 +46,8 @@ class Limits:
     def takes(self, oldest_ms: int | None) -> bool:
         """Returns True if the batches of an unsealed segment have to be archived now.
 
-        They are archived if the first batch is older than `due_before_ms`, or if the job archives all records.
-        `oldest_ms` is the timestamp of the first batch; None if there is no batch.
+        This is so if the job archives all records, or if the first batch is older than `due_before_ms`. `oldest_ms` is
+        the timestamp of the first batch; None if there is no batch.
         """
         return self.everything or (oldest_ms is not None and oldest_ms < self.due_before_ms)
 
@@ -119,10 +119,10 @@ def _same_topic(known: Catalog | None, topic_id: str, place: Place) -> None:
 
 
 def _start(known: Catalog | None, key: tuple[str, int], first: int, last: int, planner: Planner) -> tuple[int, bool]:
-    """Returns the offset at which to continue, and True if the archive already has records of the partition.
+    """Returns the offset at which the archive has to continue, and True if it already has records of the partition.
 
-    Raises SourceError if the partition ends before its archive. If records after the archive's end were deleted,
-    reports data loss.
+    Raises SourceError if the partition ends before the end of the archive. Reports data loss if records were deleted
+    before they were archived.
     """
     end = known.end(key[1]) if known is not None else None
     if end is None:

@@ -26,9 +26,9 @@ Stretch = tuple[int, Sequence[Part]]
 
 
 def archived_rows(spark: Any, place: Place, topic: str, stretches: Sequence[Stretch]) -> Any:
-    """Returns a DataFrame of archived records.
+    """Returns a DataFrame of archived records. One Spark task reads each element of `stretches`.
 
-    Each element of `stretches` names a partition and some of its archived parts. One Spark task reads one element.
+    An element is a partition with some of its archived parts.
     """
 
     def read(batches: Iterator[Any]) -> Iterator[Any]:
@@ -42,9 +42,9 @@ def archived_rows(spark: Any, place: Place, topic: str, stretches: Sequence[Stre
 
 
 def whole(found: Catalog, *, lossy: bool = False) -> dict[int, list[Part]]:
-    """Returns the archived parts of each partition.
+    """Returns the archived parts of each partition. Raises SourceError if offsets are missing between two parts.
 
-    If offsets between two parts are missing, raises SourceError; with `lossy`, ignores the gap.
+    With `lossy`, missing offsets are allowed.
     """
     for partition, parts in found.parts.items():
         for end, start in [] if lossy else gaps_in(parts):
@@ -133,9 +133,9 @@ def visible(store: Store, topic: str, partition: int, part: Part) -> Iterator[li
 
 
 def _portions(file: Any) -> Iterator[bytes]:
-    """Yields the bytes of an archive file in pieces of whole batches.
+    """Yields the bytes of an archive file in chunks that contain only whole batches.
 
-    If bytes are left after the last whole batch, yields them last.
+    An incomplete batch at the end of the file is yielded last.
     """
     rest = b""
     wanted = READ_BYTES

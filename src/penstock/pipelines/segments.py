@@ -46,9 +46,9 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Names a piece (a pair of `.log` and `.json` files) and the offset `start` from which it is read.
+    """Names a piece (a pair of `.log` and `.json` files), and the first offset to read from it.
 
-    Earlier pieces contain the offsets before `start`.
+    The offsets before `start` are read from earlier pieces.
     """
 
     piece: Piece
@@ -82,7 +82,7 @@ def pieces_named(names: Iterable[str]) -> list[Piece]:
 
 
 def parts_of(pieces: Iterable[Piece]) -> list[Part]:
-    """Chooses from which piece each offset is read, so that every offset is read once and in order."""
+    """Returns the parts to read, in order. Where pieces overlap, each offset is read from only one piece."""
     found: list[Part] = []
     at = -1
     for piece in sorted(pieces, key=lambda each: (each.first, -each.end)):

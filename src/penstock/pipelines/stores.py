@@ -35,7 +35,7 @@ _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*):(?://)?(.*)")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Holds the address of an archive, and the settings to access it. Spark sends this object to tasks."""
+    """Holds the address of an archive and the settings for access to it. Spark sends this object to its tasks."""
 
     uri: str
     settings: Mapping[str, str] = field(default_factory=dict)

@@ -104,7 +104,7 @@ def start_table(spark: Any, job: TableJob) -> Any:
 
 
 def _found_columns(spark: Any, job: TableJob) -> Struct:
-    """Returns a Parquet table's columns, extended so that they hold the first and the newest values of its topic."""
+    """Returns the columns of a Parquet table, with new columns for the first and newest values in the topic."""
     from pyspark.errors import AnalysisException
     from pyspark.sql.types import StructType
 
@@ -121,10 +121,9 @@ def _found_columns(spark: Any, job: TableJob) -> Struct:
 
 
 def check_place(spark: Any, job: TableJob) -> None:
-    """Raises SourceError if the path has a table of the other format.
+    """Raises SourceError if the path already has a table of the other format.
 
-    The checkpoint at the path belongs to the existing table. A new table would continue from this checkpoint, so it
-    would lack all records that are already in the existing table.
+    A new table there would continue from the checkpoint of the existing table, and would lack all records before it.
     """
     from pyspark.errors import AnalysisException
 
@@ -140,11 +139,10 @@ def check_place(spark: Any, job: TableJob) -> None:
 
 
 def keep_current(spark: Any, job: TableJob, *, until: Callable[[], bool] = lambda: False) -> None:
-    """Runs the query of a table, and merges small files of a Parquet table when the query has ended.
+    """Runs the query of a table, and merges small files of a Parquet table after the query has ended.
 
-    No query may write to a Parquet table during a merge. A query with `follow` does not end. So it is stopped for a
-    merge after a number of batches, and then continues from its checkpoint. The query of a Delta table merges files
-    itself.
+    No query may write to a Parquet table during a merge. A query with `follow` never ends, so it is stopped for a merge
+    after a number of batches, and then continues from its checkpoint. The query of a Delta table merges files itself.
     """
     if job.format != "parquet" or not job.optimize_every or getattr(spark, "_jvm", None) is None:
         run(lambda: start_table(spark, job), until=until)
@@ -158,7 +156,7 @@ def keep_current(spark: Any, job: TableJob, *, until: Callable[[], bool] = lambd
 
 
 class _Count:
-    """Starts the query of a job, and counts its batches to find out when a merge of files is due."""
+    """Starts the query of a job, and counts the query's batches: a merge of files is due after a number of batches."""
 
     def __init__(self, job: TableJob, until: Callable[[], bool]) -> None:
         self._job = job
@@ -171,7 +169,7 @@ class _Count:
         return self._query
 
     def is_due(self) -> bool:
-        """Returns True if the query has to stop: because `until` returned True, or because a merge of files is due."""
+        """Returns True if the query has to stop, because `until` returned True or a merge of files is due."""
         if self._until():
             return True
         done = self._query.lastProgress if self._job.pace.follow else None
@@ -185,8 +183,7 @@ class _Count:
 def _understood(schema: str, value_format: str) -> str:
     """Returns the schema unchanged. Raises SourceError if the schema is invalid.
 
-    Without this check, Spark would find the error later, inside of a longer schema that contains this schema. Its
-    message would quote the longer schema, which the user did not write.
+    Spark would report the error later, and would quote a longer schema that the user did not write.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType

@@ -64,9 +64,9 @@ def read_batch(spark: Any, topic: Topic, **more: str) -> Any:
 
 
 def read_ends(spark: Any, topic: Topic, count: int) -> Any:
-    """Returns a DataFrame of about `count` of the first records and about `count` of the newest records.
+    """Returns a DataFrame of about `count` records from the start of the topic, and about `count` from its end.
 
-    Selects the records by offset, because a LIMIT would stop the reading tasks, and they would log errors.
+    Selects the records by offset. A LIMIT would stop the reading tasks, and they would log errors.
     """
     there = bounds(topic)
     each = -(-count // len(there))

@@ -25,7 +25,7 @@ _ROW, _LONE, _UNTIL = "the row", "a lone row", "deleted until"
 
 
 def rows(records: Any, *more: Any) -> Any:
-    """Returns records as rows of a table. `more` lists further columns of the records to add. Raises SourceError."""
+    """Returns records as rows of a table. The columns in `more` are added to the rows. Raises SourceError."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StructType
 
@@ -58,7 +58,7 @@ class Changes:
 def changes_of(table: Any, fields: Sequence[str]) -> Changes:
     """Returns the changes that a batch of rows makes to a table. Raises SourceError.
 
-    Column `_gone` of the batch is True if the record's value is null.
+    Column `_gone` of a row is True if the record's value is null.
     """
     from pyspark.sql import functions as f
 
@@ -88,7 +88,7 @@ def changes_of(table: Any, fields: Sequence[str]) -> Changes:
 
 
 class _Keys:
-    """Holds the key columns of a table, and makes SQL conditions over them."""
+    """Holds the key columns of a table, and builds SQL conditions on them."""
 
     def __init__(self, schema: Any, names: Sequence[str], may_be_bad: bool) -> None:
         from pyspark.sql.types import ArrayType, StructType
@@ -98,10 +98,10 @@ class _Keys:
         self._may_be_bad = may_be_bad
 
     def are_there(self, side: str = "") -> str:
-        """Returns an SQL condition that is true for a row with a key.
+        """Returns an SQL condition that is true for a row with a key: at least one key column is not null.
 
-        A row has a key if at least one key column is not null. A row with a value in `_bad` may lack a part of its
-        key. So it has a key only if all key columns are set and none of them is a struct or an array.
+        A row with a value in `_bad` may lack a part of its key. It has a key only if all key columns are set, and only
+        if no key column is a struct or an array.
         """
         some = " OR ".join(f"{side}`{name}` IS NOT NULL" for name in self.names) or "false"
         if not self._may_be_bad:
@@ -116,7 +116,7 @@ class _Keys:
 def _key_columns(table: Any, fields: Sequence[str]) -> list[str]:
     """Returns the columns of the key fields. Raises SourceError if a key field has no column.
 
-    A batch with only null and bad values may lack these columns. Then returns an empty list, so that no row of the
+    Returns an empty list if the batch has only null and bad values: the columns may then be missing, and no row of the
     batch replaces another row.
     """
     from pyspark.sql import functions as f

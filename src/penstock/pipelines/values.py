@@ -19,9 +19,9 @@ from penstock.pipelines.json_types import STRING, DecimalOf, ListOf, Other, Scal
 
 @dataclass(frozen=True, slots=True)
 class Evolved:
-    """Holds the rows of a batch, and the table's columns before and after this batch.
+    """Holds the rows of a batch, and the table's columns before and after the batch.
 
-    The batch may have added or widened columns so that they hold its values.
+    A batch adds or widens columns if its values need it.
     """
 
     records: Any
@@ -33,7 +33,7 @@ class Evolved:
 def evolving(batch: Any, known: Any | None, fixed: Iterable[str] = ()) -> Evolved:
     """Converts a batch of JSON values, given as bytes, to rows. Adds or widens columns if the values need it.
 
-    `known` is the StructType of the table; None if there is no table.
+    `known` is the table's schema, a StructType; None if there is no table.
     """
     from pyspark.sql import functions as f
 
@@ -53,7 +53,7 @@ def evolving(batch: Any, known: Any | None, fixed: Iterable[str] = ()) -> Evolve
 
 
 def _with_fixed(columns: Struct, fixed: Iterable[str]) -> Struct:
-    """Returns the columns with a STRING column added for each name in `fixed` that has no column yet."""
+    """Returns the columns, with a STRING column added for each partition column in `fixed` that is missing."""
     there = {folded(name) for name, _ in columns.columns}
     missing = [name for name in sorted(fixed) if folded(name) not in there and name not in OWN]
     return Struct((*columns.columns, *((name, STRING) for name in missing)))
@@ -65,7 +65,7 @@ def columns_of(records: Any, known: Any, fixed: Iterable[str] = ()) -> Struct:
 
 
 def with_rows(records: Any, columns: Struct, fixed: Iterable[str] = ()) -> Any:
-    """Replaces each JSON value of the records by a struct with the given columns and `_bad`. Works for streams too."""
+    """Converts the JSON value of each record to a struct with these columns and `_bad`. Works for streams, too."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     found = StructType([*spark_type(columns).fields, StructField(BAD, StringType())])
@@ -111,7 +111,7 @@ def _seen(values: Any) -> Seen:
 
 
 def struct_of(schema: Any) -> Struct:
-    """Returns the table's columns for fields of values. Leaves out the columns that Penstock adds, such as `_key`."""
+    """Returns the table's columns without those that Penstock adds, such as `_key`."""
     own = {folded(name) for name in OWN}
     return Struct(tuple((each.name, _type_of(each.dataType)) for each in schema.fields if folded(each.name) not in own))
 

@@ -84,7 +84,7 @@ def verify(
 
 
 def look(reach: Reach, targets: Sequence[Target]) -> list[Comparison | str]:
-    """Returns the offset range and the replicas of each partition, or the reason why it can't be compared.
+    """Returns for each partition the offsets and replicas to compare, or the reason why it can't be compared.
 
     Runs in a Spark task.
     """
@@ -119,9 +119,9 @@ def compare(reach: Reach, share: Share) -> Found | str:
 def shared_out(
     targets: Sequence[Target], outlines: Sequence[Comparison | str], range_offsets: int, tasks: int
 ) -> list[Share]:
-    """Distributes the offset ranges of all partitions over about `tasks` shares. A Spark task compares one share.
+    """Divides the offset ranges of all partitions into about `tasks` shares. A Spark task compares one share.
 
-    Makes more shares if a share would have more than MOST_RANGES ranges.
+    There are more shares if a share would have more than MOST_RANGES ranges.
     """
     known = [(target, seen) for target, seen in zip(targets, outlines) if isinstance(seen, Comparison)]
     ranges = sum((seen.end - seen.first) // range_offsets + 1 for _, seen in known)

@@ -110,7 +110,7 @@ def telling(tell: Callable[[float], None], *, every_s: float = LOOK_EVERY_S) -> 
 
 
 def told(label: str, done: int, total: int, unit: str, seconds: float) -> str:
-    """Returns a line about a job that began `seconds` ago: its progress, its rate, and the remaining time at that rate.
+    """Returns a line with the progress of a job, its rate, and the remaining time. The job began `seconds` ago.
 
     Returns an empty text while `total` is not known.
     """

@@ -26,14 +26,14 @@ _PUSHDOWN_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """Returns a reader. The reader accepts filters only if the user set `push.filters` and Spark pushes filters.
+    """Returns a reader. It accepts filters only if the user set `push.filters` and Spark's filter push-down is on.
 
-    Spark plans a read once per DataFrame, not once per query. If a DataFrame is used twice, the second query gets only
-    the rows that the first query's filters left. So `push.filters` is for DataFrames that are used once.
+    `push.filters` is for DataFrames that are used once: Spark plans a read once per DataFrame, so a second query would
+    get only the rows that pass the filters of the first query.
 
-    Spark also raises an error if a reader accepts filters while filter push-down is off, which is the default. Spark
-    does not pass this setting to the reader. When Spark pushes filters, it calls this function in a separate worker
-    program, so this function checks whether it runs in that program.
+    If push-down is off, which is Spark's default, Spark refuses a reader that accepts filters. Spark does not tell this
+    function about the setting. But with push-down on, Spark calls it in a special worker program, so it looks for this
+    program.
     """
     parsed = parse_options(options)
     check_schema(schema, parsed)

@@ -48,7 +48,7 @@ class StreamOffset:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Lists the topics and partitions that were recreated, deleted or shortened since the stream read them."""
+    """Lists the topics that were recreated, and the partitions that were deleted or became shorter."""
 
     made_again: tuple[str, ...]
     """Topics that were deleted and created again: the new topic has a new id, and old offsets do not apply to it."""

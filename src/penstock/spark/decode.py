@@ -64,8 +64,8 @@ def decode_batches(
 ) -> Iterator[Decoded]:
     """Yields columns of the records with offsets from `start` to `end` - 1, a few megabytes at a time.
 
-    `batches` are data batches that the reader may see. With `min_timestamp_ms`, a batch is skipped if all its records
-    are older than this time; other batches are returned whole, including older records.
+    `batches` are data batches that the reader may see. `min_timestamp_ms` skips a batch if all its records are older. A
+    batch with newer records is returned whole.
     """
     chunk: list[tuple[BatchHeader, bytes | memoryview]] = []
     size = 0
@@ -133,7 +133,7 @@ def _decode_chunk(
 def _in_one_buffer(payloads: list[bytes | memoryview]) -> tuple[Raw, list[int]]:
     """Returns one buffer with all payloads, and the position of each payload in this buffer.
 
-    Copies the payloads only if they are not already parts of one buffer.
+    Makes no copy if the payloads are already parts of one buffer.
     """
     whole = payloads[0].obj if isinstance(payloads[0], memoryview) else None
     together = all(isinstance(each, memoryview) and each.obj is whole for each in payloads)
@@ -177,10 +177,10 @@ def _record_bounds(chunk: list[Any], places: list[int], raw: Raw, data: Array) -
 
 
 def _guessed(chunk: list[Any], places: list[int], raw: Raw, data: Array) -> list[Array]:
-    """Returns assumed positions at which the records of each batch begin.
+    """Returns the positions at which the records of each batch probably begin.
 
-    A batch with the same size and record count as the previous batch is assumed to have the same layout. `_measured`
-    checks this assumption.
+    A batch with the same size and record count as the previous batch probably has the same layout. `_measured` checks
+    this.
     """
     found: list[Array] = []
     shape: tuple[int, int] | None = None
@@ -194,11 +194,11 @@ def _guessed(chunk: list[Any], places: list[int], raw: Raw, data: Array) -> list
 
 
 def _measured(found: list[Array], limits: list[int], data: Array) -> tuple[Array, Array, Array]:
-    """Reads the length field at each position of `found`, where records are assumed to begin.
+    """Reads the length field at each position of `found`, where records probably begin.
 
-    Returns three arrays with an element for each record: the position after its length field, its end, and True if it
-    does not end where the next record is assumed to begin. If no element is True, all assumed positions are right,
-    because the first position of each batch is known.
+    Returns three arrays with an element for each record: the position after its length field, its end, and True if the
+    next record does not begin there. If no element is True, all positions are right, because the first one of each
+    batch is known.
     """
     firsts = np.concatenate(found) if len(found) > 1 else found[0]
     length, starts = read_varints(data, firsts)
@@ -263,8 +263,8 @@ def _walk(raw: Raw, data: Array, pos: int, limit: int, count: int) -> Array:
 def _run(data: Array, pos: int, limit: int, step: int, left: int) -> int:
     """Returns how many records from `pos` on have the same length as the record before `pos`.
 
-    The record before `pos` takes `step` bytes. A record with the same length field also takes `step` bytes, so the
-    start of the record after it is known.
+    That record takes `step` bytes. Each record with the same length field takes `step` bytes, too, so the position of
+    the next record is known.
     """
     room = min(left, (limit - pos) // step, _RUN_WINDOW)
     if room <= 0:
@@ -326,8 +326,8 @@ def _fields(
 def _all_of_one_length(data: Array, length: Array, start: Array) -> Any | None:
     """Returns the values as an Arrow column if all of them have the same length; otherwise None.
 
-    A numpy view of the raw bytes has an element of this length at every byte. numpy copies the elements that are values
-    in half the time of Arrow's `take`.
+    numpy copies values of equal length in half the time of Arrow's `take`: it takes elements from a view that has an
+    element at every byte.
     """
     size, count = int(length[0]), len(length)
     if size < 1 or (length != size).any():
@@ -339,9 +339,9 @@ def _all_of_one_length(data: Array, length: Array, start: Array) -> Any | None:
 
 
 def _spans_over(raw: Raw, spans: Array) -> Any:
-    """Returns an Arrow binary array that refers to the raw bytes, without a copy.
+    """Returns an Arrow binary array that refers to the raw bytes without a copy.
 
-    Its elements 0, 2, 4, … are the given spans. Its elements 1, 3, 5, … are the bytes between two spans.
+    Elements 0, 2, 4, … of the array are the given spans. Elements 1, 3, 5, … are the bytes between the spans.
     """
     offsets = spans.reshape(-1)
     return pa.BinaryArray.from_buffers(

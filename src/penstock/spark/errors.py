@@ -29,9 +29,9 @@ class SourceError(Exception):
 
 
 def not_importable(error: ImportError) -> SourceError:
-    """Returns the SourceError for a third-party package that is missing or damaged.
+    """Returns a SourceError that says how to install or repair a missing or damaged package.
 
-    If a module of Penstock itself can't be imported, raises `error` unchanged.
+    Raises `error` itself if the package is Penstock.
     """
     name = error.name or ""
     package = name.partition(".")[0]

@@ -64,8 +64,8 @@ class Snapshot:
 def partition_directory(hint: FileHint, topic: str, partition: int) -> str | None:
     """Returns the partition's directory; None if the directory is not on this machine.
 
-    This machine may have an unrelated directory with the same path. So the directory counts only if its files have the
-    node id, cluster id and topic id of the hint.
+    This machine may have an unrelated directory with the same path. So the node id, the cluster id and the topic id in
+    its files are compared with `hint`.
     """
     try:
         with open(f"{hint.log_dir}/{META_PROPERTIES_FILE}", "rb") as file:
@@ -164,10 +164,10 @@ def _opened(directory: str, base: int, after: int | None, start: int, files: Exi
 
 
 def _aborted(directory: str, listing: Listing, start: int) -> list[AbortedTransaction]:
-    """Returns the aborted transactions in the transaction indexes, from the segment that contains `start` on.
+    """Returns the aborted transactions that the transaction indexes list, from the segment that contains `start` on.
 
-    All later segments are read too: a transaction is in the index of the segment with its abort marker, which can come
-    after the segments with its records.
+    Reads all later indexes, too: a transaction is listed in the segment of its abort marker, which may be later than
+    the segments of its records.
     """
     first = max((base for base in _bases(listing) if base <= start), default=0)
     found: list[AbortedTransaction] = []
@@ -189,9 +189,9 @@ class Portion:
 
 
 def portions(segment: OpenSegment, start: int) -> Iterator[Portion]:
-    """Yields the bytes of a segment in pieces of some megabytes; each piece contains only whole batches.
+    """Yields the bytes of a segment in pieces of some megabytes. Each piece consists of whole batches.
 
-    Leaves out pieces whose last offset is before `start`.
+    Leaves out pieces that end before the offset `start`.
     """
     position = segment.position
     size = READ_BYTES
@@ -220,10 +220,7 @@ def portions(segment: OpenSegment, start: int) -> Iterator[Portion]:
 
 
 def _place(path: str, base_offset: int, offset: int) -> int:
-    """Looks up in the segment's index the byte position of a batch at or before `offset`.
-
-    Returns 0 if there is no index.
-    """
+    """Returns the byte position, from the segment's index, of a batch at or before `offset`; 0 if there is no index."""
     try:
         with open(path + INDEX_SUFFIX, "rb") as file:
             data = file.read()

@@ -133,9 +133,9 @@ def _bounds(each: Any) -> tuple[int | None, int | None]:
 
 
 def _since(each: Any) -> int | None:
-    """Returns the lower bound, in ms, that a filter on `timestamp` sets; None if the filter sets no lower bound.
+    """Returns the earliest time, in ms, that a filter on `timestamp` accepts; None if the filter has no earliest time.
 
-    An upper bound is not used, because a record at a higher offset may have an earlier timestamp.
+    A latest time is not used, because a record at a higher offset may have an earlier timestamp.
     """
     if not isinstance(each, EqualTo | GreaterThan | GreaterThanOrEqual) or not isinstance(
         each.value, datetime.datetime

@@ -104,7 +104,7 @@ def _bundled() -> Path | None:
 def launcher_home(home: Path, parent: Path | None = None) -> Path:
     """Returns a directory to set as JAVA_HOME.
 
-    The script `bin/java` in the directory starts the Java of `home`, without the option that names the missing module.
+    Its script `bin/java` starts the Java in `home`, and removes the option that requests the missing module.
     """
     parent = parent or _cache()
     place = parent / f"java-{abs(hash_text(str(home))):x}"

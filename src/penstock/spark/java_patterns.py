@@ -117,10 +117,7 @@ class _Translation:
         return "\\" + letter
 
     def _class_of_escape(self) -> frozenset[str]:
-        r"""Parses an escape such as `\p{…}` or `\d`, inside or outside of a class.
-
-        Returns the characters that the escape matches.
-        """
+        r"""Parses an escape such as `\p{…}` or `\d`. Returns the characters that the escape matches."""
         self._takes("\\")
         letter = self._character()
         if letter in "pP":

@@ -104,7 +104,7 @@ def unknown_options(options: Iterable[str], *, lenient: bool) -> list[str]:
 def client_properties(
     options: Mapping[str, str], known: Iterable[str], refused: Mapping[str, str], *, lenient: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """Returns the `kafka.*` options without their prefix, and the names of options that have no effect.
+    """Returns the `kafka.*` options without this prefix, and the names of options that have no effect.
 
     The names in `options` are in lower case. Raises SourceError for an option that is refused or misspelt.
     """

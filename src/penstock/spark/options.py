@@ -104,7 +104,7 @@ class SourceOptions:
 
     @property
     def wanted(self) -> str:
-        """Returns a text that names the topics or partitions to read, for messages."""
+        """Returns a text for messages: the topics to read, or the pattern that they match."""
         if self.pattern is not None:
             return f"topics that match {self.pattern!r}"
         return ", ".join(self.topics or sorted({topic for topic, _ in self.assigned}))

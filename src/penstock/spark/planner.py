@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FileHint:
-    """Names the log directory in which the leader keeps a partition.
+    """Holds the log directory in which the leader of a partition keeps its replica.
 
-    A task that runs on the leader's machine may read the partition's files itself.
+    A task on the leader's machine can read the files of this directory.
     """
 
     log_dir: str
@@ -114,9 +114,9 @@ class Planner:
         return {topic: uuid_to_str(each) for topic, each in found.items() if each != ZERO_UUID}
 
     def existing(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Returns those of the given partitions that exist now.
+        """Returns the given partitions that exist now.
 
-        Asks again for an unknown topic, because a broker may not know a new topic yet.
+        Repeats the request for an unknown topic, because a broker may not know a new topic yet.
         """
         wanted = set(partitions)
         with in_one_sentence(f"The topics of {self._options.wanted} could not be looked up"):
@@ -240,10 +240,10 @@ class Planner:
     # Files
 
     def file_hints(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, FileHint]:
-        """Returns, for each partition, the log directory in which its leader keeps it.
+        """Returns the log directory of each partition on its leader.
 
-        Tasks fetch a partition without an entry from its leader. A topic on which the client has no READ has no
-        entries, because its files would show records that the authorizer refuses.
+        Tasks fetch all other partitions from the leaders. A topic that the client may not READ is left out, because its
+        files would show records that the authorizer refuses.
         """
         wanted = sorted(set(partitions))
         if self._options.read_mode == "wire" or not wanted:
@@ -266,7 +266,7 @@ class Planner:
         return found
 
     def _readable(self, topics: set[str]) -> set[str]:
-        """Returns the topics on which this client has READ; all topics if there is no authorizer.
+        """Returns the topics that this client may READ; all topics if there is no authorizer.
 
         Returns no topics if the broker is older than Kafka 2.3, because it can't report the client's permissions.
         Raises KafkaError if read.mode=files and the client may not read one of the topics.

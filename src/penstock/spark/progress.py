@@ -85,10 +85,10 @@ def state_of(progress: Mapping[str, Any], before: QueryState | None = None) -> Q
 
 
 def with_metrics(progress: Mapping[str, Any] | Any) -> dict[str, Any]:
-    """Returns a query's progress with `metrics` and `description` added to each source that reads topics.
+    """Returns a query's progress, with `metrics` and `description` added to each source that reads topics.
 
     The metrics have the same names as in Spark's own Kafka source. `progress` is `query.lastProgress`, an element of
-    `query.recentProgress`, or the parsed JSON of either. Other sources stay unchanged.
+    `query.recentProgress`, or its parsed JSON.
     """
     told = dict(progress) if isinstance(progress, Mapping) else json.loads(progress.json)
     return told | {"sources": [_with_metrics(source) for source in told.get("sources", ())]}
@@ -120,7 +120,7 @@ def _description(*offsets: StreamOffset) -> str:
 
 
 def _offsets(given: Any) -> StreamOffset:
-    """Parses a source's offset; returns an empty StreamOffset for a source that reads no topics."""
+    """Parses a source's offset. Returns an empty StreamOffset if the source reads no topics."""
     try:
         return StreamOffset.from_json(json.loads(given) if isinstance(given, str) else given)
     except (AttributeError, TypeError, ValueError):
@@ -185,8 +185,7 @@ def _published(name: str, then: Callable[[QueryState], object] | None) -> Callab
 
 
 def sentence_in(exception: str) -> str:
-    """Returns the message of the SourceError in an error text of Spark; the text's first line if it has no
-    SourceError."""
+    """Returns the message of the SourceError in an error text of Spark, or the first line if there is none."""
     marker = "SourceError: "
     for line in exception.splitlines():
         if marker in line:
@@ -195,7 +194,7 @@ def sentence_in(exception: str) -> str:
 
 
 def figures(state: QueryState) -> runs.Query:
-    """Converts the state of a query to the entry that `runs` stores in the file of a pipeline run."""
+    """Converts the state of a query to the form in which `runs` stores it."""
     return runs.Query(
         name=state.name or state.query_id[:8],
         running=state.running,

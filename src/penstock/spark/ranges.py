@@ -51,7 +51,7 @@ def split(
 ) -> list[OffsetRange]:
     """Splits long ranges, so that no range has more than `max_records` offsets.
 
-    If there are then fewer than `min_partitions` ranges, splits further, until there are about `min_partitions`.
+    Splits the ranges further if there are fewer than `min_partitions`, until there are about `min_partitions`.
     """
     wanted = [each for each in ranges if each.size > 0]
     if max_records is not None:
@@ -75,9 +75,9 @@ def _cut(whole: OffsetRange, count: int) -> list[OffsetRange]:
 
 
 def limited(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], limit: int) -> Offsets:
-    """Returns end offsets for a batch that begins at `start` and has about `limit` records over all partitions.
+    """Returns end offsets for a batch that begins at `start` and has about `limit` records in total.
 
-    Each partition gets a share of the limit in proportion to its number of offsets. As in Spark's own source, every
+    Each partition gets a part of the limit in proportion to its number of offsets. As in Spark's own source, every
     partition with records gets at least one record, so that no partition starves.
     """
     sizes = {each: max(0, end[each] - start.get(each, end[each])) for each in end}

@@ -40,14 +40,13 @@ def session(
 ) -> Any:
     """Returns a Spark session that has the data source. If a session is running, applies `config` to it and returns it.
 
-    `master` is local[*] unless Spark's own settings name a master. `config` has Spark properties, which override the
-    properties that Penstock sets.
+    `master` is local[*] unless Spark's own settings name a master. Properties in `config` override those that Penstock
+    sets.
 
-    `remote` is the address of a Spark Connect server (sc://host:port), or a master such as local[2], with which a
+    `remote` is the address of a Spark Connect server (sc://host:port). It may also be a master such as local[2]: then a
     server is started on this machine.
 
-    With `delta`, tables of Delta Lake can be read and written; its jars are downloaded once. With `bundled_java`, the
-    system's Java is not used.
+    `delta` adds Delta Lake, whose jars are downloaded once. `bundled_java` ignores the system's Java.
     """
     try:
         from pyspark.sql import SparkSession

@@ -35,7 +35,7 @@ class Shipped:
 def opener() -> Opener:
     """Returns the function that unpickles an object on an executor.
 
-    It is an inner function, because Spark pickles inner functions by value. So it has its own imports.
+    Spark pickles an inner function by value, so this is an inner function with its own imports.
     """
 
     def open_here(needs: tuple[str, ...], packed: bytes) -> Any:

@@ -128,7 +128,7 @@ class StreamWriter(Shipped, DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[SinkMessage | None], batchId: int) -> None:
         """Commits the batch of a stream, even if the batch has no rows.
 
-        An earlier attempt of the same batch may have left transactions that have to be committed or aborted now.
+        Also commits or aborts transactions that an earlier attempt of the batch has left.
         """
         told = [message for message in messages if message is not None]
         prepared, replayed = _prepared(told), any(message.decided for message in told)

@@ -56,7 +56,7 @@ _OWNER_CHANGED = frozenset(
 def commit_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepared], *, replayed: bool) -> None:
     """Records the decision to commit the batch, and commits its transactions. Raises SourceError, KafkaError.
 
-    `replayed` is True if a task wrote nothing, because it found a recorded decision to commit the batch.
+    `replayed` is True if a task found that the decision is already recorded, and therefore wrote nothing.
     """
     reached("driver-begins")
     log = DecisionLog(client, query)
@@ -102,10 +102,9 @@ def abort_batch(client: Client, query: str, batch: int, prepared: Sequence[Prepa
 def give_up_slot(client: Client, query: str, slot: int) -> None:
     """Aborts the open transactions of a task's earlier attempts. Raises KafkaError.
 
-    Does not abort a transaction that the last decision commits. A task calls this function when it finds no free
-    transactional id. The task takes over the driver's transactional id for a short time. Meanwhile no driver can decide
-    to commit the transactions that the task aborts. If several tasks and a driver take over this id at the same time,
-    they fence each other and try again.
+    A task calls this function when it finds no free transactional id. Transactions that the last decision commits are
+    left open. The task takes over the driver's transactional id for a short time, so that no driver can decide to
+    commit the same transactions. Tasks and drivers that do this at the same time fence each other and try again.
     """
     log = DecisionLog(client, query)
     for failures in range(1, FENCINGS + 1):
@@ -139,8 +138,8 @@ def commit_run(client: Client, prepared: Sequence[Prepared], *, commit: bool) ->
 def _check_prepared(client: Client, prepared: Iterable[Prepared], found: Iterable[Prepared]) -> None:
     """Raises SourceError if a transaction in `prepared` is no longer open.
 
-    `found` lists the open transactions. A transaction that is not in this list is described once more, because the list
-    may lack the transactions of a coordinator that just moved.
+    `found` lists the open transactions. A transaction that is missing there is looked up again, because its coordinator
+    may just have moved.
     """
     for name, state in sorted(set(prepared).difference(found)):
         if client.run(_describe(client.asynchronous, name)) != state:
@@ -154,7 +153,7 @@ def _check_prepared(client: Client, prepared: Iterable[Prepared], found: Iterabl
 
 
 def _anything_open(client: Client, query: str, last: Decision | None) -> bool:
-    """Returns True if an earlier attempt left transactions to complete or to abort."""
+    """Returns True if an earlier attempt left transactions that must be committed or aborted."""
     opened = client.run(_open_transactions(client.asynchronous, transactional_prefix(query)))
     return bool(opened or (last is not None and client.run(_still_open(client.asynchronous, last, (), opened))))
 
@@ -162,10 +161,10 @@ def _anything_open(client: Client, query: str, last: Decision | None) -> bool:
 async def _still_open(
     client: AsyncClient, last: Decision, prepared: Collection[Prepared], opened: Collection[Prepared]
 ) -> list[Prepared]:
-    """Returns those transactions of the decision `last` that are not completed yet.
+    """Returns the transactions of the decision `last` that are not committed yet.
 
-    A transactional id has one transaction at a time. If `prepared` has a newer transaction with the same transactional
-    id as a transaction of the decision, the decision's transaction has ended.
+    A transactional id has one transaction at a time. So a transaction has ended if `prepared` has a newer transaction
+    with the same id.
     """
     taken = {name for name, _ in prepared}
     room = asyncio.Semaphore(AT_ONCE)
@@ -252,11 +251,10 @@ async def end_transaction(
     """Commits or aborts the given transaction, even if another producer has taken over its transactional id.
 
     Does nothing if the transaction has already ended. With insist=False, raises KafkaError if the transaction has ended
-    or another producer has taken over the transactional id.
+    or another producer has taken over the id.
 
-    A task that prepares a transaction takes it over, which increments the producer's epoch. If `held` is True, the
-    first attempt uses that incremented epoch, which usually saves a request. If the attempt fails, the next attempt
-    asks the coordinator for the current epoch.
+    A task increments the producer's epoch when it prepares the transaction. With `held`, the first attempt uses the
+    incremented epoch, which usually saves a request. Later attempts ask the coordinator for the current epoch.
     """
     transactions = Transactions(client, name, TIMEOUT_MS, two_phase=True)
     await transactions.resume(PreparedTxnState(state.producer_id, state.producer_epoch + held))

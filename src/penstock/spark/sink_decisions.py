@@ -86,7 +86,7 @@ class DecisionLog:
         self._driver_id = f"penstock-spark.{query}.driver"
 
     def last(self) -> Decision | None:
-        """Returns the last committed decision. Ignores a decision whose transaction is still open."""
+        """Returns the last decision whose transaction is committed; None if there is none."""
         if not self._exists():
             return None
         key = (self._topic, 0)
@@ -125,7 +125,7 @@ class DecisionLog:
     def own(self, timeout_ms: int = 60_000) -> SyncProducer:
         """Fences all other drivers of the query. Returns the producer that records decisions from now on.
 
-        When this method returns, a decision that another driver had begun is either committed or aborted.
+        A decision that another driver was writing is then either committed or aborted.
         """
         if not self._exists():
             try:

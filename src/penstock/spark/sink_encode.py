@@ -107,7 +107,7 @@ def _payload(rows: Rows, deltas: Array) -> Any:
 
 
 def _varint_lengths(array: Array) -> Array:
-    """Returns, for each element, the number for its length field: its length in bytes, or -1 for null."""
+    """Returns the length of each element as its length field stores it: the number of bytes, or -1 for null."""
     lengths = _byte_lengths(array)
     if array.null_count:
         lengths[_nulls(array)] = -1
@@ -145,7 +145,7 @@ def _varints(numbers: Array) -> tuple[Array, Array]:
 
 
 def _joined(fields: list[tuple[Array, Array]]) -> Any:
-    """Concatenates the bytes of several fields row by row into an Arrow binary array."""
+    """Joins the bytes of several fields, row by row. Returns an Arrow binary array."""
     matrix = np.concatenate([bytes_ for bytes_, _ in fields], axis=1)
     kept = np.concatenate(
         [np.arange(bytes_.shape[1])[None, :] < np.asarray(widths)[:, None] for bytes_, widths in fields], axis=1
@@ -172,7 +172,7 @@ def _payload_with_headers(rows: Rows, deltas: Array) -> bytes:
 
 
 def _header_lengths(rows: Rows) -> Array:
-    """Returns, for each record, the largest number of bytes that its headers can take."""
+    """Returns an upper limit for the size of each record's headers, in bytes."""
     if rows.headers is None:
         return 0
     return np.array(

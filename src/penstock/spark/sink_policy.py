@@ -21,11 +21,11 @@ BEFORE_ALL = -1
 def next_decision(
     last: Decision | None, batch: int, prepared: Collection[Prepared], opened: Collection[Prepared], *, replayed: bool
 ) -> Decision | None:
-    """Returns the decision which transactions of a batch to commit and to abort. Raises SourceError.
+    """Returns the next decision: which transactions of a batch to commit, and which to abort. Raises SourceError.
 
-    `last` is the last recorded decision; it is returned if there is nothing new to decide. `prepared` has the
-    transactions of the batch's tasks, `opened` has all open transactions of the query. `replayed` is True if a task
-    found a recorded decision to commit the batch.
+    Returns `last`, the last recorded decision, if there is nothing new to decide. `prepared` has the transactions of
+    the batch's tasks; `opened` has all open transactions of the query. `replayed` is True if a task found a recorded
+    decision to commit the batch.
     """
     if last is not None and last.batch > batch:
         raise SourceError(
@@ -54,7 +54,7 @@ def next_decision(
 
 
 def with_aborted(last: Decision | None, given_up: Collection[Prepared]) -> Decision:
-    """Returns the last decision with the transactions in `given_up` added to its list of aborted transactions.
+    """Returns the last decision, with the transactions in `given_up` added to those that it aborts.
 
     Transactions that the decision commits are not added.
     """

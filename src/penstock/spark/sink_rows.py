@@ -57,12 +57,12 @@ def check_columns(types: dict[str, str], options: SinkOptions) -> list[str]:
 
 
 def places_of(options: SinkOptions) -> list[str]:
-    """Returns the names of the columns from which record fields are made."""
+    """Returns the names of the columns that become fields of records."""
     return [name for name in COLUMNS if name != "timestamp" or options.keep_timestamps]
 
 
 def chunks(batches: Iterator[Any]) -> Iterator[Any]:
-    """Combines small batches into batches of CHUNK_BYTES or more, except for the last batch. Drops empty batches."""
+    """Combines small batches into batches of CHUNK_BYTES or more; the last may be smaller. Drops empty batches."""
     waiting: list[Any] = []
     size = 0
     for batch in batches:

@@ -68,7 +68,7 @@ def write_plain(options: SinkOptions, task: Task, batches: Iterator[Any]) -> Sin
 
 
 def write_prepared(options: SinkOptions, task: Task, batches: Iterator[Any], *, two_phase: bool) -> SinkMessage:
-    """Writes rows in a transaction and leaves it open. Returns the message that tells the driver about the transaction.
+    """Writes rows in a transaction and leaves it open. Returns a message that names the transaction, for the driver.
 
     The driver ends the transaction. Without `two_phase`, the broker aborts it if its timeout expires first.
     """
@@ -109,10 +109,10 @@ def _decided(client: Client, task: Task) -> bool:
 
 
 def _take_free_id(client: Client, options: SinkOptions, task: Task, two_phase: bool) -> tuple[SyncProducer, str]:
-    """Returns a producer and its transactional id: the first of the task's ids that has no open transaction.
+    """Returns a producer and its transactional id: the first id of the task without an open transaction.
 
-    An id with an open transaction is skipped, because a recorded decision may commit this transaction. If another
-    producer uses the chosen id and has not written yet, that producer is fenced. Raises SourceError if no id is free.
+    An id with an open transaction is skipped, because a recorded decision may commit this transaction. Another producer
+    with the same id that has not written yet is fenced. Raises SourceError if no id is free.
     """
     found = _first_free_id(client, options, task, two_phase)
     if found is None:  # as many drivers have died between prepare and decide

@@ -104,10 +104,7 @@ class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 
 class _Driver:
-    """Holds the reader's state on the driver.
-
-    The state is the connection, the end offsets of AvailableNow, and the time of the last batch.
-    """
+    """Holds the reader's state on the driver: the connection, the end offsets, and the time of the last batch."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -143,9 +140,9 @@ class _Driver:
         return StreamOffset(self._admitted(self._with_new(begin, end), end, limit), ids)
 
     def _without_loss(self, start: StreamOffset, newest: StreamOffset) -> tuple[Offsets, Offsets]:
-        """Returns the start offsets of the next batch, and the upper limits for its end offsets.
+        """Returns the start offsets of the next batch, and the highest end offsets that it may have.
 
-        Topics that were created again, and partitions that were deleted or became shorter, are reported as data loss.
+        Reports data loss if a topic was created again, or if a partition was deleted or became shorter.
         """
         found = changes(start, newest)
         for topic in found.made_again:
@@ -216,8 +213,8 @@ class _Driver:
     def _without_deleted_topics(self, until: StreamOffset) -> StreamOffset:
         """Returns the end offsets of a batch, without topics that were deleted after the batch was planned.
 
-        Each deleted topic is reported as data loss. If the topic was created again, the next batch reads the new topic
-        from its beginning.
+        Each deleted topic is reported as data loss. If it was created again, the next batch reads the new topic from
+        the beginning.
         """
         gone = set(until.offsets) - self._planner.existing(until.offsets)
         ids = self._planner.topic_ids(until.offsets)

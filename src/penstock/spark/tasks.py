@@ -74,7 +74,7 @@ def columns_of(task: ReadTask, decoded: Decoded, schema: Any) -> dict[str, Any]:
 
 
 def _batches(options: SourceOptions, task: ReadTask) -> Iterator[tuple[int, list[Batch]]]:
-    """Yields pairs (offset, batches). The caller has to skip the records before this offset in the first batch.
+    """Yields pairs (offset, batches). The caller skips records before this offset, which the first batch may contain.
 
     The batches are read from segment files as far as possible, and then from the broker.
     """
@@ -152,9 +152,9 @@ def _from_wire(
 
 
 def after_loss(client: Client, options: SourceOptions, task: ReadTask, position: int) -> int:
-    """Returns the offset at which to continue after OFFSET_OUT_OF_RANGE. With failOnDataLoss, raises SourceError.
+    """Returns the offset at which to continue after OFFSET_OUT_OF_RANGE: the record at `position` was deleted.
 
-    OFFSET_OUT_OF_RANGE means that the record at `position` was deleted. Gaps inside the log do not cause this error.
+    Raises SourceError with failOnDataLoss. Gaps inside the log do not cause this error.
     """
     key = (task.topic, task.partition)
     first = client.list_offsets({key: EARLIEST})[key].offset

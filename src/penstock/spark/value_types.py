@@ -65,7 +65,7 @@ def _check(value: ValueOptions) -> None:
 
 
 def _spark_type(text: str) -> DataType | str:
-    """Returns a schema in Spark's JSON as a Spark type, and any other schema as DDL text. Raises SourceError.
+    """Parses a schema in Spark's JSON to a Spark type. Returns any other schema as DDL text. Raises SourceError.
 
     DDL stays text, because only Spark's JVM can parse it.
     """
@@ -80,7 +80,7 @@ def _spark_type(text: str) -> DataType | str:
 
 
 def _check_ddl(text: str) -> None:
-    """Checks the types in DDL, except nested types, which Spark checks. Raises SourceError.
+    """Checks the types in a DDL schema that has no nested types. Raises SourceError.
 
     Spark's own message about an unknown type names the wrong column.
     """

@@ -149,10 +149,9 @@ def _joined(values: Column) -> Any:
 
 
 def read_json(values: Column, wanted: Any) -> Any:
-    """Parses JSON values and returns a table with a row for each object. Raises ValueError if a value is no object.
+    """Parses JSON values and returns a table with a row for each object. Raises ValueError for any other value.
 
-    A value with two objects gives two rows. So the caller has to check that the table has as many rows as there are
-    values.
+    A value with two objects gives two rows, so the caller has to compare the numbers of rows and values.
     """
     from pyarrow import json as arrow_json
 
@@ -169,9 +168,9 @@ def read_json(values: Column, wanted: Any) -> Any:
 
 
 def read_csv(values: Column, wanted: Any, delimiter: str) -> Any:
-    """Returns a table with a row per value.
+    """Parses CSV values and returns a table with a row per value.
 
-    Raises ValueError for a value that contains a line end and would become two rows.
+    Raises ValueError for a value that would not become exactly one row.
     """
     from pyarrow import csv
 

@@ -15,8 +15,8 @@ _MAX_BYTES = 10
 def read_varints(data: Array, positions: Array) -> tuple[Array, Array]:
     """Returns the value of the zigzag varint at each position, and the position after each varint.
 
-    For a position past the end of the data, reads the last byte instead of failing. The caller notices this, because
-    the returned position is then after the end of the record.
+    For a position past the end of the data, reads the last byte. The returned position is then also past the end, which
+    the caller has to check.
     """
     first = data.take(positions, mode="clip")
     positions = positions + 1
@@ -32,7 +32,7 @@ def read_varints(data: Array, positions: Array) -> tuple[Array, Array]:
 
 
 def _read_all(data: Array, values: Array, positions: Array) -> tuple[Array, Array]:
-    """Decodes many varints at once. Each of them is at least two bytes long.
+    """Decodes many varints of two or more bytes at once.
 
     `values` has the first byte of each varint, and `positions` the position of its second byte. Returns the unsigned
     values, and the position after each varint.

@@ -37,8 +37,7 @@ class WireReader:
         *,
         topic_id: bytes | None = None,
     ) -> None:
-        """Creates the reader. `topic_id` identifies the topic to read, even if a new topic was created with the same
-        name."""
+        """Creates the reader. With `topic_id`, it never reads a newer topic of the same name."""
         self._client = client
         self._key = (topic, partition)
         self._next = start
@@ -68,10 +67,10 @@ class WireReader:
         return (await self.answer(offset))[1]
 
     async def answer(self, offset: int) -> tuple[PartitionData, Fetched]:
-        """Fetches data from `offset` on. Returns the leader's response for the partition, and the visible data in it.
+        """Fetches data from `offset` on. Returns the leader's response for the partition, and the data that is visible.
 
-        The offset is below the high watermark, so the data exists. An empty response is possible while the leader
-        changes: then the fetch is repeated.
+        The offset is below the high watermark, so there is data. A fetch without data, which is possible while the
+        leader changes, is repeated.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._patience_s

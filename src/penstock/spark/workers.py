@@ -63,7 +63,7 @@ def launcher(python: str = sys.executable, parent: Path | None = None) -> Path:
 
 @cache
 def settle() -> None:
-    """Freezes the Python objects that the first task loaded, so that no later garbage collection scans them.
+    """Freezes the Python objects that the first task has loaded, so that later garbage collections skip them.
 
     A Spark worker collects garbage after every task. With all imported modules, a collection takes longer than a small
     task.

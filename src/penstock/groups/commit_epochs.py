@@ -1,8 +1,8 @@
-"""Checks the epoch of a commit against the epochs in which the member got its partitions (KIP-1251).
+"""Decides whether a member may commit offsets with an older member epoch (KIP-1251).
 
-A commit may have an older epoch than its member. Such a commit is accepted if the member has held the partitions since
-the epoch of the commit: no other member can have committed offsets of these partitions since then. As in Kafka, the
-whole commit is refused if the member has not held one of the partitions since that epoch.
+Such a commit is accepted if the member has held all partitions of the commit since that epoch: no other member can have
+committed their offsets since then. As in Kafka, the whole commit is refused if this is not true for one of the
+partitions.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def check_epoch(
 ) -> None:
     """Raises a KafkaError with `code` if the commit's member epoch (`epoch`) does not allow the commit.
 
-    `current` is the member's present epoch. Skips offsets whose metadata is too long: each of them gets its own error
-    later.
+    `current` is the member's present epoch. Offsets with too much metadata are not checked here: each of them gets its
+    own error later.
     """
     if epoch == current:
         return
@@ -54,6 +54,6 @@ def check_epoch(
             if len(each.committed_metadata or "") <= longest and since.get(each.partition_index, epoch + 1) > epoch:
                 raise KafkaError(
                     code,
-                    f"The member has not held {topic.name}-{each.partition_index} since epoch {epoch}, and is in epoch "
-                    f"{current}: send a heartbeat, then retry.",
+                    f"The member has not held {topic.name}-{each.partition_index} since the commit's epoch {epoch}, "
+                    f"and is now in epoch {current}: send a heartbeat, then retry.",
                 )

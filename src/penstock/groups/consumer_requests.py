@@ -65,7 +65,9 @@ def _group(shard: GroupShard, turn: Turn, request: ConsumerGroupHeartbeatRequest
     if group is None:
         return ConsumerGroup(group_id)
     if isinstance(group, ShareGroup | StreamsGroup):
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
+        raise KafkaError(
+            ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group: use another group id."
+        )
     if group.members or group.pending_members:
         return upgrade(turn, shard.image, group)
     record_deletion(turn, group)  # an empty classic group becomes a consumer group with the same offsets

@@ -40,7 +40,11 @@ def upgrade(turn: Turn, image: MetadataImage, group: ClassicGroup) -> ConsumerGr
         or not group.uses_consumer_protocol
         or len(group.members) > config.consumer_max_size
     ):
-        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group.group_id} is not a consumer group.")
+        raise KafkaError(
+            ErrorCode.GROUP_ID_NOT_FOUND,
+            f"Group {group.group_id} is a classic group that can't be upgraded: use the classic protocol, or another "
+            "group id.",
+        )
     try:
         members = [_as_consumer(image, group, member) for member in group.members.values()]
     except KafkaError as error:
@@ -87,9 +91,10 @@ def _as_consumer(image: MetadataImage, group: ClassicGroup, member: Member) -> C
 
 
 def release_parked(turn: Turn, group: ClassicGroup) -> None:
-    """Answers the parked requests of a classic group that is replaced, so that its members rejoin.
+    """Answers the parked requests of a classic group with REBALANCE_IN_PROGRESS, because a consumer group replaces it.
+    Its members then rejoin.
 
-    If the records of the replacement can't be written, the requests stay parked.
+    The requests are parked again if the records of the consumer group can't be written.
     """
     parked = [(member, group.take_join(member), member.awaiting_sync) for member in group.members.values()]
     for member, join, sync in parked:

@@ -204,7 +204,7 @@ def _check_offset_delete(group: Group) -> None:
     if group.state is not State.EMPTY and not group.uses_consumer_protocol:
         raise KafkaError(
             ErrorCode.NON_EMPTY_GROUP,
-            "The members are not consumers, so their topics are unknown: stop the members first.",
+            "The group's members are not consumers, and may still use these offsets: stop the members first.",
         )
 
 

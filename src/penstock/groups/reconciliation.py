@@ -58,7 +58,7 @@ M = TypeVar("M", bound=Reconcilable)
 def reconcile(
     member: M, target_epoch: int, target: Wanted[K], owned: Wanted[K] | None, is_held: Callable[[K, int], bool]
 ) -> M:
-    """Returns the member with the next change towards its target assignment: partitions to revoke, or new partitions.
+    """Returns the member after one step towards its target assignment: it gets partitions to revoke, or new partitions.
 
     Returns the same member if there is nothing to change. `owned` contains the partitions that the member reports; None
     if the request leaves them out.
@@ -159,6 +159,6 @@ def _within(owned: Wanted[K] | None, assigned: Held[K]) -> bool:
 
 
 def indexes_of(assigned: Held[K]) -> dict[K, frozenset[int]]:
-    """Returns the partition indexes of each topic or subtopology, without the epochs. Leaves out keys without
-    partitions."""
+    """Returns an assignment without the assignment epochs: the partition indexes of each topic or subtopology. Leaves
+    out topics and subtopologies without partitions."""
     return {key: frozenset(partitions) for key, partitions in assigned.items() if partitions}

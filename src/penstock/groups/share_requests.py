@@ -156,9 +156,9 @@ def begin_alter(shard: GroupShard, turn: Turn, group_id: str, slots: Mapping[byt
 
 
 def begin_delete(shard: GroupShard, turn: Turn, group_id: str, topic_ids: Iterable[bytes]) -> list[tuple[bytes, int]]:
-    """Begins to delete the offsets of topics of an empty group. Returns the partitions whose states must be deleted.
+    """Begins to delete an empty group's offsets for some topics. Returns the partitions whose states must be deleted.
 
-    Ignores topics without offsets.
+    Ignores topics for which the group has no offsets.
     """
     group = empty_share_group(shard, group_id)
     wanted = frozenset(topic_ids)

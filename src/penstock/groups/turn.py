@@ -1,6 +1,7 @@
-"""Defines the `Turn`: one event (a request or a timer) that is being decided.
+"""Defines the `Turn`: it holds one event (a request or a timer) while the coordinator decides on it.
 
-A `Turn` has the time of the event and the resources for the decision. It collects the decision's effects.
+A `Turn` has the time of the event and the resources for the decision. It collects the records, the replies and the
+other effects of the decision.
 """
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ G = TypeVar("G", bound=_Group)
 
 
 def add_group(groups: dict[str, G], turn: Turn, group: G) -> None:
-    """Adds a new group. If it replaces a group with the same id, cancels the timers of the replaced group.
+    """Adds a new group. Replaces a group with the same id, and cancels the timers of the replaced group.
 
-    If the log refuses the records, puts the replaced group back, with its timers.
+    If the log refuses the records, removes the new group, and puts the replaced group back with its timers.
     """
     before = groups.get(group.group_id)
     deadlines = [(timer, timer.deadline_ms) for timer in before.all_timers()] if before is not None else []
@@ -48,8 +48,8 @@ def add_group(groups: dict[str, G], turn: Turn, group: G) -> None:
 
 
 def keep_soft_state(turn: Turn, group: StreamsGroup, member_id: str) -> None:
-    """Saves the group's state that is not in the log. If the records of the member's heartbeat are refused, the saved
-    state is restored."""
+    """Saves the state of a streams group that is not in the log. Restores it if the log refuses the records of the
+    member's heartbeat."""
     kept = group.configured, group.metadata_changed, group.shutdown_by, group.endpoint_epoch
     computing = group.computing
 

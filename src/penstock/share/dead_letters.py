@@ -1,7 +1,7 @@
-"""Builds dead letters (KIP-1191): the records of a share group that were given up, for its dead-letter topic.
+"""Builds dead letters (KIP-1191): copies of records that a share group has given up, for its dead-letter topic.
 
-A group names its topic in `errors.deadletterqueue.topic.name`. Not every topic is allowed: its name must begin with the
-broker's prefix (`errors.deadletterqueue.topic.name.prefix`), and the topic must allow dead letters
+A group names its topic in `errors.deadletterqueue.topic.name`. The topic's name must begin with the broker's prefix
+(`errors.deadletterqueue.topic.name.prefix`), and the topic must allow dead letters
 (`errors.deadletterqueue.group.enable`). The headers have Kafka's names; Penstock adds a header with the timestamp of
 the record. The key, the value and the headers of a record are copied if the group's config requires it.
 """

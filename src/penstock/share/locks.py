@@ -43,9 +43,9 @@ class Lock:
 def held(window: Window, locks: Collection[Lock], state: int, most: int) -> list[Run]:
     """Returns up to `most` ranges of records that the locks hold, in the order of their offsets.
 
-    The locks then begin after the returned records, so that the next call continues there. The caller must change the
-    state of all returned records. One call examines a limited number of ranges, so it may return an empty list although
-    the locks hold records.
+    Moves the start of the locks behind the returned records, so that the next call continues there. So the caller must
+    change the state of all returned records. The result may be empty although the locks hold records, because one call
+    examines a limited number of ranges.
     """
     if not locks:
         return []

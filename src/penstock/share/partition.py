@@ -106,9 +106,10 @@ class SharePartition:
         return min((each for each in deadlines if each is not None), default=None)
 
     def inspect(self) -> Iterator[tuple[Run, Lock | None]]:
-        """Yields each range of records in the same state, together with its lock; None if it has no lock.
+        """Yields each range of records in the same state, with its lock. The lock is None if no member holds the
+        records.
 
-        Delayed records have a lock that ends with their back-off.
+        Delayed records also have a lock, which ends with their back-off.
         """
         for run in self.window.runs(self.window.start, self.window.end):
             locks = self.delays if run.state == DELAYED else self.locks
@@ -144,8 +145,11 @@ class SharePartition:
         return acquiring.ranges
 
     def _skip(self, first: int, stop: int, limits: ShareLimits) -> bool:
-        """Archives offsets at which no record can be delivered. Returns False if some of them are left, because the
-        group holds its maximum number of records or because there are too many ranges for one call."""
+        """Archives the offsets in [first, stop), because they have no record to deliver. Returns False if some are
+        left.
+
+        Offsets are left if the group holds its maximum number of records, or if there are too many ranges for one call.
+        """
         if first >= stop:
             return True
         window = self.window
@@ -288,8 +292,8 @@ class SharePartition:
         """Releases or archives the records in [first, stop) for an operator, no matter which member holds them.
 
         A released record is available at once, and its last delivery does not count. Returns the state change to write;
-        None if nothing has to be written, because the records only waited for the end of a back-off. Raises KafkaError
-        if no record can be changed, or if an acknowledgement of one of the records is being written.
+        None if the records only waited for the end of a back-off. Raises KafkaError if no record can be changed, or if
+        an acknowledgement of one of the records is being written.
         """
         runs = list(self.window.runs(first, stop))
         if any(run.state == PENDING for run in runs):
@@ -419,10 +423,8 @@ class SharePartition:
     # --- dead letters
 
     def saved(self, changes: Iterable[StateBatch]) -> None:
-        """Notes that the share coordinator has stored changes that had already taken effect.
-
-        From now on, dead letters may be written for the records that are being archived.
-        """
+        """Notes that the share coordinator has stored these changes. Dead letters may now be written for the records
+        that the changes archive."""
         for change in changes:
             if change.state != ARCHIVING:
                 continue
@@ -431,7 +433,7 @@ class SharePartition:
                     self.window.fill(run.first, run.stop, ARCHIVING, run.deliveries, -run.owner)
 
     def dying(self, most: int) -> list[Run]:
-        """Returns up to `most` records that wait for their dead letters and whose state ARCHIVING is stored."""
+        """Returns up to `most` records for which dead letters must be written now: their stored state is ARCHIVING."""
         found: list[Run] = []
         first = self.window.first_in(ARCHIVING, self.window.start)
         for run in self.window.runs(first, self.window.end) if first is not None else ():

@@ -16,8 +16,8 @@ def portions(
 ) -> Iterator[list[AcknowledgedRange]]:
     """Splits the acknowledged ranges into short lists, and yields one list at a time.
 
-    One list causes at most `most` changes of state. These changes are counted when the list is made, because other
-    requests may change the state between two lists.
+    Each list causes at most `most` changes of state. The window is examined again for each list, because other requests
+    may change it between two lists.
     """
     portion: list[AcknowledgedRange] = []
     left = most

@@ -1,10 +1,11 @@
 """Handles the requests to a share coordinator. Each function handles the part of a request for one share partition.
 
 The requests are InitializeShareGroupState, ReadShareGroupState, WriteShareGroupState, DeleteShareGroupState and
-ReadShareGroupStateSummary. Three kinds of writes are refused, because their sender is fenced. A write with an older
-leader epoch comes from a broker that no longer leads the partition. A write with an older state epoch was sent before
-the group's offsets were altered. A write to a state that no leader has read was sent for a deleted group with the same
-id.
+ReadShareGroupStateSummary. A write is refused in three cases:
+
+- Its leader epoch is old: its sender no longer leads the partition.
+- Its state epoch is old: the group's offsets were altered after the write was sent.
+- No leader has read the state yet: the write is for a deleted group with the same id.
 """
 
 from __future__ import annotations

@@ -100,9 +100,9 @@ class ShareStateShard:
         self.states.clear()
 
     def see(self, image: MetadataImage, now_ms: int | None = None) -> None:
-        """Takes over a new metadata image.
+        """Replaces the metadata image.
 
-        If topics were deleted, the caller passes the time as `now_ms`, and `on_timers` is due at that time.
+        The caller passes the time as `now_ms` if topics were deleted. Then `on_timers` is due at once.
         """
         self.image = image
         if now_ms is not None:
@@ -125,8 +125,8 @@ class ShareStateShard:
     # --- pruning
 
     def copy_cold(self, turn: Turn) -> None:
-        """Writes a new snapshot of each state whose last snapshot is old. Without this, the log could not be deleted
-        past the oldest snapshot."""
+        """Writes a new snapshot of each state whose last snapshot is old. Otherwise the whole log after the oldest
+        snapshot would have to be kept."""
         for key, state in self.states.items():
             if self._next_offset - state.snapshot_offset > COLD_AFTER_RECORDS:
                 turn.write(key, snapshot_of(state, turn.wall_ms))

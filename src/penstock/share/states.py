@@ -60,10 +60,10 @@ class ShareLimits(NamedTuple):
 
     @property
     def throttled_from(self) -> int:
-        """Returns the delivery count from which a record is delivered in ever smaller batches, as in Kafka.
+        """Returns the delivery count from which records are delivered in smaller and smaller batches, as in Kafka.
 
-        If one record makes its consumer fail, all records of its batch are delivered again. The smaller batches keep
-        the other records from reaching the delivery limit.
+        If one record makes its consumer fail, the consumer's whole batch is delivered again. In small batches, fewer
+        good records reach the delivery limit because of a bad record.
         """
         return max(2, (self.max_deliveries + 1) // 2)
 

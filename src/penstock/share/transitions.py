@@ -14,7 +14,7 @@ from penstock.share.window import NOBODY, Run
 class Reason(IntEnum):
     """Lists the reasons for which a record is given up.
 
-    An archiving record has no owner, so the window stores the reason in the owner's field.
+    The window stores the reason in the owner field of an archiving record, because such a record has no owner.
     """
 
     UNKNOWN = NOBODY  # the record was given up under an earlier leader
@@ -61,7 +61,7 @@ class Transition:
 
 
 def outcome(kind: int, deliveries: int, limits: ShareLimits) -> tuple[RecordState, int, Reason]:
-    """Returns an acknowledged record's new state, its delivery count, and the reason if it is not delivered again."""
+    """Returns the new state of an acknowledged record, its delivery count, and the reason if the record is given up."""
     match kind:
         case Acknowledge.ACCEPT:
             return RecordState.ACKNOWLEDGED, deliveries, Reason.UNKNOWN

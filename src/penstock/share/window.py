@@ -101,9 +101,10 @@ class Window:
         return max(0, bisect_left(self._firsts, stop) - max(0, bisect_right(self._firsts, first) - 1))
 
     def reach(self, first: int, runs: int) -> int:
-        """Returns the offset at which a scan from `first` has passed `runs` runs (ranges of records in the same state).
+        """Returns the first offset after the next `runs` runs (ranges of records in the same state), counted from
+        `first`.
 
-        Returns NO_END if the window has no further runs.
+        Returns NO_END if the window has no more runs after them.
         """
         after = max(0, bisect_right(self._firsts, max(first, self.start)) - 1) + runs
         return self._firsts[after] if after < len(self._firsts) else NO_END

@@ -1,8 +1,8 @@
 """Keeps the deadlines of open transactions in a heap, with one entry per transactional id.
 
-If an id gets a later deadline, its heap entry stays at the earlier time. At this time, the id gets a new entry with the
-later deadline. The entry of an ended transaction also stays in the heap until its time. A deadline identifies its
-transaction by producer id, epoch and start time. So it does not end a later transaction of the same id.
+A heap entry is corrected only when its time comes. If its id has a later deadline by then, the id gets a new entry. If
+its transaction has ended, the caller ignores the deadline: a deadline names its transaction by producer id, epoch and
+start time.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def epoch_after(shard: TransactionShard, owner: Owner) -> Owner:
 
 
 def _next(owner: Owner) -> dict[str, int]:
-    """Returns the record fields that name `owner` as the next producer: `next_producer_id` and `next_epoch`.
+    """Returns the record fields for the next producer of the transactional id: `next_producer_id` and `next_epoch`.
 
     Epoch 0, the first epoch of a new producer id, is written as NO_PRODUCER_EPOCH.
     """
@@ -160,10 +160,10 @@ def _next(owner: Owner) -> dict[str, int]:
 
 
 def take_over(shard: TransactionShard, turn: Turn, txn: Transaction, timeout_ms: int) -> Answer:
-    """Lets another producer end an open transaction. The markers still name the producer that wrote the records.
+    """Keeps an open transaction for a new producer, which may only end it. Fences the earlier producers.
 
-    Fences the producer that wrote the records, and any producer that took over the transaction before. Raises
-    KafkaError if a new producer id is needed and none is available.
+    The markers still name the producer that wrote the records. Raises KafkaError if a new producer id is needed and
+    none is available.
     """
     owner = epoch_after(shard, txn.owner)
     turn.write(
@@ -179,10 +179,10 @@ def take_over(shard: TransactionShard, turn: Turn, txn: Transaction, timeout_ms:
 
 
 def fence(shard: TransactionShard, turn: Turn, txn: Transaction) -> None:
-    """Aborts an open transaction without a request of its producer, and fences this producer with a newer epoch.
+    """Aborts an open transaction without a request of its producer, and fences the producer with a newer epoch.
 
-    No producer gets the newer epoch; the next producer of the transactional id gets a later epoch. Raises KafkaError if
-    a new producer id is needed and none is available.
+    The newer epoch is only for the fence: the next producer of the transactional id gets a later epoch. Raises
+    KafkaError if a new producer id is needed and none is available.
     """
     fenced = txn.to(State.PREPARE_EPOCH_FENCE, turn.wall_ms)
     bumps = shard.server_version >= EPOCH_PER_TRANSACTION

@@ -58,9 +58,9 @@ class Transaction:
 
     @property
     def owner(self) -> Owner:
-        """Returns the producer whose requests are accepted.
+        """Returns the producer whose requests the coordinator accepts.
 
-        If another producer took over the transaction, the records in the log still name the previous producer.
+        After a takeover (KIP-939) this is the new producer, although the records in the log name the previous producer.
         """
         if self.next_producer_id == NO_PRODUCER_ID:
             return Owner(self.producer_id, self.producer_epoch)
@@ -68,8 +68,8 @@ class Transaction:
 
     @property
     def taken_over(self) -> bool:
-        """Returns True if another producer has taken over the open transaction (KIP-939). That producer may only end
-        it."""
+        """Returns True if a new producer has taken over the open transaction (KIP-939). This producer may only
+        end the transaction."""
         return self.state is State.ONGOING and self.next_producer_id != NO_PRODUCER_ID
 
     @property
@@ -88,8 +88,8 @@ class Transaction:
 
 
 def used_up(epoch: int) -> bool:
-    """Returns True if a producer with this epoch can't get a higher epoch.
+    """Returns True if a producer with this epoch can't get another epoch and needs a new producer id.
 
-    One higher epoch may exist, the largest possible epoch. It is reserved for fencing this producer.
+    The largest epoch is never given to a producer: it is reserved for fencing.
     """
     return epoch >= MAX_PRODUCER_EPOCH - 1

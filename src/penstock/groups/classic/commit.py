@@ -48,9 +48,9 @@ def check_commit(
 
 
 def offset_age_base(group: ClassicGroup, topic: str, committed: Committed) -> int | None:
-    """Returns the time at which the retention of an offset (`offsets.retention.minutes`) begins.
+    """Returns the time from which the age of an offset counts for `offsets.retention.minutes`.
 
-    Returns None while the group may still use the offset.
+    Returns None while the group may still use the offset: then the offset does not expire.
     """
     if group.protocol_type is None:  # a simple consumer: only its commits show that it is alive
         return committed.commit_ms

@@ -257,7 +257,7 @@ class ClassicGroup:
     # --- protocols
 
     def supports(self, protocol_type: str, protocols: Protocols) -> bool:
-        """Returns True if all members would still have a common protocol after a member with these protocols joins."""
+        """Returns True if a member with these protocols has a protocol in common with all present members."""
         if self.state is State.EMPTY:
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:

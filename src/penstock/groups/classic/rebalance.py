@@ -1,8 +1,8 @@
 """Runs a rebalance of a classic group: the join phase begins, members join, the phase ends, the leader assigns.
 
-The first rebalance of an empty group waits `group.initial.rebalance.delay.ms` for more members. If a member has joined
-meanwhile, it waits once more, but in total not longer than the rebalance timeout. A later rebalance ends when all known
-members have rejoined. At the rebalance timeout it ends without the missing members.
+The first rebalance of an empty group waits `group.initial.rebalance.delay.ms` for more members. It waits again if a
+member has joined during this time, but in total not longer than the rebalance timeout. A later rebalance ends when all
+known members have rejoined. At the rebalance timeout it ends without the missing members.
 """
 
 from __future__ import annotations

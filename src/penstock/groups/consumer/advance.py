@@ -36,9 +36,10 @@ def advance(
     limits: Limits,
     sees: Callable[[str], bool] | None = None,
 ) -> Target:
-    """Writes the member, increments the group epoch after a change, and computes a new target assignment if one is due.
+    """Records the member's new state, and returns its target assignment.
 
-    Returns the member's target assignment. `sees` limits the topics that patterns can match: see `refresh_regexes`.
+    Increments the group epoch if the group has changed, and computes a new target assignment if one is due. `sees`
+    limits the topics that patterns can match: see `refresh_regexes`.
     """
     member_id = updated.member_id
     if updated != member or member_id not in group.members:

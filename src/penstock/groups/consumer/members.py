@@ -22,9 +22,10 @@ def find_member(
     member_id: str,
     owned: Partitions | None,
 ) -> tuple[ConsumerMember, str | None]:
-    """Returns the member that sent a heartbeat, in its state before this heartbeat.
+    """Returns the member that sent a heartbeat, and the id of the static member that it replaces (None if it replaces
+    no member).
 
-    Also returns the id of the static member that the sender replaces; None if the sender replaces no member.
+    The returned member has its state before this heartbeat.
     """
     if request.instance_id is not None:
         return _find_static(turn, group, request.instance_id, member_id, request.member_epoch, owned)

@@ -41,11 +41,11 @@ def refresh_regexes(
     """Returns the group's patterns with the topics that they match now. Writes records for changed and unused patterns.
 
     As in Kafka, the patterns are matched when a member sends a heartbeat. They match only topics that this member may
-    describe: `sees` returns True for such topics. A timer, or a classic member that joins or leaves, passes None as
-    `sees`. Then known patterns keep the topics found before.
+    describe: `sees` returns True for such topics. Other callers (timers, classic members) pass None as `sees`; known
+    patterns then keep their topics.
 
-    If a new pattern needs more than MAX_STEPS steps, the member's request is refused. All known patterns together may
-    take MAX_STEPS steps. A known pattern that does not finish keeps the topics found before.
+    Matching is limited to MAX_STEPS steps. If a new pattern needs more steps, the member's request is refused. If the
+    known patterns together need more steps, the unfinished patterns keep their topics.
     """
     used = {member.regex for member in members.values() if member.regex}
     if len(used) > MAX_PATTERNS and used - group.regexes.keys():

@@ -2,8 +2,8 @@
 
 Each partition has at least one member, and each member has at least one partition of its topics. If all members
 subscribe to the same topics, the assignment is even: all members have the same number of partitions, plus or minus one,
-and all partitions have the same number of members, plus or minus one. As far as this allows, members keep their
-partitions.
+and all partitions have the same number of members, plus or minus one. Members keep their partitions if the assignment
+stays even.
 """
 
 from __future__ import annotations

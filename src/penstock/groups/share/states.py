@@ -21,8 +21,7 @@ Slots = Iterable[tuple[bytes, int]]
 
 
 class InitializeStates(NamedTuple):
-    """Describes an effect of a decision: the coordinator runtime asks the share coordinator to create the states of
-    these partitions."""
+    """Tells the runtime to ask the share coordinator to create the states of these partitions."""
 
     group_id: str
     state_epoch: int

@@ -1,11 +1,10 @@
 """Implements the sticky assignor of streams groups: spreads tasks evenly, and moves as few tasks as possible.
 
-1. An active task stays with its member, unless this member already has an equal share of the active tasks. Otherwise
-   the task goes to a member that had it as a standby, under the same condition.
+1. An active task stays with its member. If this member already has its equal share of the active tasks, the task goes
+   to a member that had it as a standby and has less than its share.
 2. The remaining active tasks go to the members with the fewest tasks.
-3. A standby goes to a member that had the task before, as active task or as standby, unless this member already has an
-   equal share of all tasks. Otherwise the standby goes to the member with the fewest tasks in a process that does not
-   have the task.
+3. A standby goes to a member that had the task before, in any role, if this member has less than its equal share of all
+   tasks. Otherwise it goes to the member with the fewest tasks. A process never gets a task twice.
 
 A large assignment takes many milliseconds. It is computed in steps, so that other requests are served between them.
 """
@@ -35,9 +34,9 @@ class SubtopologySpec(NamedTuple):
 
 
 class _Share:
-    """Holds the maximum number of tasks per member.
+    """Computes the maximum number of tasks per member, so that all members get an equal share.
 
-    This is the number of remaining tasks, divided by the number of members that are not full, and rounded up.
+    The remaining tasks are divided by the number of members that are not full, and the result is rounded up.
     """
 
     def __init__(self, tasks: int, members: int) -> None:
@@ -45,9 +44,9 @@ class _Share:
         self.limit = -(-tasks // members) if members else 0
 
     def grown(self, count: int) -> None:
-        """Notes that a member now has `count` tasks.
+        """Updates the maximum after a member got a task and now has `count` tasks.
 
-        If this member is now full, computes the limit again for the other members and the remaining tasks.
+        If the member is now full, the maximum is computed again for the other members and the remaining tasks.
         """
         if count == self.limit:
             self._tasks -= count
@@ -85,9 +84,9 @@ class _Loads:
         return min(candidates, key=self._load, default=None)
 
     def place(self, task: Task) -> str | None:
-        """Adds the task to the member with the fewest tasks in the processes that do not have the task.
+        """Gives the task to the member with the fewest tasks, and returns this member.
 
-        Returns this member; None if all processes have the task.
+        Skips members whose process already has the task. Returns None if all processes have the task.
         """
         heap, skipped, found = self._heap, [], None
         while heap and found is None:

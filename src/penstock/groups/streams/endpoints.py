@@ -1,4 +1,5 @@
-"""Lists the partitions that each member serves, so that an application can query the state of its other instances."""
+"""Lists the partitions that each member serves. An application uses the list to find the instance that has the state of
+a key (interactive queries)."""
 
 from __future__ import annotations
 

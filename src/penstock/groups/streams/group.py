@@ -176,10 +176,10 @@ class StreamsGroup:
                 self.holders.pop(task, None)
 
     def is_held(self, process_id: str, key: TaskKey, partition: int) -> bool:
-        """Returns True if no member of the process can get the task yet.
+        """Returns True if a member of the process must wait before it can get the task.
 
-        The process must wait while one of its members has the task in any role. For an active task, it must also wait
-        while any member of the group has the task as an active task.
+        It waits while a member of the same process has the task in any role. For an active task, it also waits while
+        any member of the group has the task as an active task.
         """
         for role in Role:
             holders = self.holders.get((TaskKey(role, key.subtopology), partition), ())

@@ -113,8 +113,9 @@ class _TooLarge(Exception):
 def configure(topology: Topology, existing: Count, former: Mapping[str, int] | None = None) -> ConfiguredTopology:
     """Returns the topology with its tasks. Raises STREAMS_INVALID_TOPOLOGY if the topology itself is wrong.
 
-    `former` maps each subtopology of a running group to its number of tasks; it is None for a new group. If new
-    partitions would require too many tasks, a running group keeps its number of tasks, and a notice says why.
+    `former` maps each subtopology of a running group to its number of tasks; it is None for a new group. A topic may
+    get so many new partitions that the limit of tasks is exceeded. A running group then keeps its tasks, and does not
+    read the new partitions; a notice says so.
     """
     try:
         return _configure(topology, existing)
@@ -131,8 +132,7 @@ def configure(topology: Topology, existing: Count, former: Mapping[str, int] | N
 
 
 def _as_before(topology: Topology, existing: Count, former: Mapping[str, int]) -> Count:
-    """Returns a function that counts the partitions of a topic, but leaves out new partitions that no task reads
-    yet."""
+    """Returns a function that counts only those partitions of a topic that the present tasks read."""
 
     def count(topic: str) -> int | None:
         found, read = existing(topic), former.get(topology.readers.get(topic, ""))

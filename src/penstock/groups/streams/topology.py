@@ -71,7 +71,7 @@ def from_request(topology: wire.Topology) -> Topology:
     """
     if topology.epoch < 0:  # -1 stands for a topology that is not validated yet
         raise KafkaError(
-            ErrorCode.STREAMS_INVALID_TOPOLOGY, f"There is no topology epoch {topology.epoch}: give 0 or more."
+            ErrorCode.STREAMS_INVALID_TOPOLOGY, f"The topology epoch {topology.epoch} is negative: give 0 or more."
         )
     found = {each.subtopology_id: _subtopology(each) for each in topology.subtopologies}
     if len(found) != len(topology.subtopologies):

@@ -33,8 +33,8 @@ class Claim:
 def judge_claims(partition: str, leader: int, leader_epoch: int, claims: Sequence[Claim]) -> Iterator[Finding]:
     """Yields a finding for each replica that contradicts the controller: it claims to lead, or claims a later epoch.
 
-    The controller decided that `leader` leads in `leader_epoch`. An epoch has only one leader. So any other node that
-    claims to lead in this epoch is wrong, even if the observer's metadata is old.
+    The controller chose `leader` for `leader_epoch`, and an epoch has only one leader. Any other node that claims to
+    lead in this epoch is wrong, even if the observer's metadata is old.
     """
     for claim in claims:
         if claim.role is Role.LEADS and claim.node_id != leader:
@@ -46,12 +46,12 @@ def judge_claims(partition: str, leader: int, leader_epoch: int, claims: Sequenc
 
 
 def judge_marks(partition: str, leader: int, leader_end: int, marks: Mapping[int, int]) -> Iterator[Finding]:
-    """Yields findings about high watermarks past the end of the leader's log.
+    """Yields findings about high watermarks that are past the end of the leader's log.
 
-    `marks` maps each replica to its high watermark, observed before `leader_end`. In one epoch the leader's log only
-    grows, and no high watermark can be past its end. If the high watermarks of most followers are past the end, the
-    leader is accused of reporting a wrong end: a single follower can't cause this. With only one follower, no node is
-    accused, because either replica may be wrong.
+    `marks` maps each replica to its high watermark, which was read before `leader_end`. In one epoch the leader's log
+    only grows, so no high watermark can be past its end. The leader is accused if its own high watermark or those of
+    most followers are past the end. Otherwise the followers are accused. If there is only one follower, nobody is
+    accused: either replica may be wrong.
     """
     past = sorted(node for node, mark in marks.items() if mark > leader_end)
     if not past:
@@ -73,7 +73,7 @@ def judge_marks(partition: str, leader: int, leader_end: int, marks: Mapping[int
 
 @dataclass(frozen=True, slots=True)
 class Retreat:
-    """Describes a follower that fetched from a lower offset than before, in the same leader epoch and broker epoch."""
+    """Describes a follower that fetched from a lower offset than before, without a new leader or a restart."""
 
     node_id: int
     leader_epoch: int
@@ -82,8 +82,7 @@ class Retreat:
 
 
 def judge_retreat(partition: str, retreat: Retreat) -> Finding:
-    """Returns the finding about a follower whose log end went back in one epoch. Followers truncate only for a new
-    leader."""
+    """Returns the finding about a follower whose log end went back. Within an epoch, followers never truncate."""
     evidence = (
         f"node {retreat.node_id} fetched from offset {retreat.now} after {retreat.was}, both in leader epoch "
         f"{retreat.leader_epoch}"

@@ -44,7 +44,7 @@ class Comparison:
 
     @property
     def damaged(self) -> frozenset[int]:
-        """Returns the nodes whose replica must be refilled."""
+        """Returns the nodes whose replicas are damaged and must be copied again."""
         return frozenset(each.accused for each in self.findings if each.kind in DAMAGE and each.accused != NOBODY)
 
 
@@ -78,7 +78,7 @@ def _cut(samples: Sequence[Sample]) -> dict[int, list[Batch]]:
 
 
 def _answers(start: int, samples: Sequence[Sample], rules: Rules) -> Iterator[Finding]:
-    """Yields the findings about replicas that answered without records."""
+    """Yields findings about replicas that served no records: because of damage, or because their log is too short."""
     for each in samples:
         if each.status is Status.DAMAGED:
             evidence = f"node {each.node_id} reports that its stored batch is damaged"
@@ -101,7 +101,7 @@ def _beside_damage(
 ) -> Comparison:
     """Compares only the first batch of the replicas that serve records.
 
-    Replicas in `damaged` serve no records: each of them has found that its own copy of this batch is damaged.
+    The replicas in `damaged` serve no records, because they found their own copies of this batch damaged.
     """
     first = {node: batches[:1] for node, batches in cut.items() if batches}
     found = _walk(start, first, rules) if first else Comparison(start, start)
@@ -126,7 +126,7 @@ def _walk(start: int, cut: Mapping[int, list[Batch]], rules: Rules) -> Compariso
 
 
 def _oddities(batch: Batch, rules: Rules) -> Iterator[Finding]:
-    """Yields findings about the epoch and the timestamp of a batch that is equal in all replicas."""
+    """Yields findings about a batch that all replicas agree on: a leader epoch or a timestamp that is too high."""
     if batch.leader_epoch > rules.leader_epoch:
         yield _epoch_finding(NOBODY, batch, rules)
     if 0 <= rules.latest_timestamp_ms < batch.max_timestamp:

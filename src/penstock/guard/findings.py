@@ -25,9 +25,8 @@ class Kind(Enum):
     def counts(self) -> bool:
         """Returns True if a confirmed finding of this kind counts against the accused node.
 
-        Some kinds are only reported. A wrong timestamp may come from a client, and a login may fail because of a wrong
-        setting. Only the leader sees that a follower's end offset went back; so the active controller first looks for
-        the missing records itself.
+        A wrong timestamp may come from a client, and a login may fail because of a wrong setting. That an end offset
+        went back is seen only by the leader, so the active controller first looks for the missing records itself.
         """
         return self not in (Kind.TIMESTAMP, Kind.AUTHENTICATION, Kind.END_OFFSET)
 
@@ -43,5 +42,5 @@ class Finding:
 
     @property
     def subject(self) -> tuple[Kind, int, str]:
-        """Returns the key under which repeated findings count as one."""
+        """Returns the kind, the accused node and the partition. Findings that agree in all three count as one."""
         return self.kind, self.accused, self.partition

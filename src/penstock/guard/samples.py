@@ -18,7 +18,7 @@ UNKNOWN = -1
 
 
 class Status(Enum):
-    """Lists the possible answers of a replica that is asked for records."""
+    """Lists the possible answers of a replica to a request for records."""
 
     SERVED = "served"
     DAMAGED = "damaged"  # the replica itself found that its stored batch does not match the checksum
@@ -59,11 +59,10 @@ class Batch(NamedTuple):
 
 
 def batches_of(records: Buffer, end_offset: int) -> list[Batch]:
-    """Returns the whole batches at the start of `records`, up to and including the first damaged batch.
+    """Returns the batches at the start of `records`, up to and including the first damaged batch.
 
-    The length of a damaged batch can't be trusted, so the list ends there. A replica always serves the first batch
-    whole, so a first batch that is incomplete has a damaged length. A replica serves nothing at or above its high
-    watermark `end_offset`, so a batch at or above `end_offset` has a damaged offset.
+    An incomplete batch at the end is left out. But the first batch is always served whole: if it is incomplete, its
+    length field is damaged. A batch that reaches past the high watermark `end_offset` has a damaged offset.
     """
     view = memoryview(records)
     found: list[Batch] = []

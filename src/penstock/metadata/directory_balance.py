@@ -1,7 +1,7 @@
 """Plans moves of replicas between the log directories of one node: to even out bytes, or to empty a directory. Pure
 code.
 
-A plan moves each replica at most once. Target directories work, are not cordoned and have enough free space.
+A plan moves each replica at most once. A target directory is online, is not cordoned, and has enough free space.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ class DirectoryMove:
 def balance(
     directories: Collection[DirectoryState], replicas: Mapping[TopicPartition, PlacedReplica], reserve: int = 0
 ) -> list[DirectoryMove]:
-    """Returns the moves that even out the bytes of the directories that take replicas.
+    """Returns moves after which the directories hold about the same number of bytes. Ignores offline and cordoned
+    directories.
 
-    Each move goes from the fullest directory to the emptiest directory, if possible. It moves the replica after which
-    these two directories differ least in bytes. `reserve` is the number of bytes that stay free in every directory.
+    Each move goes from the fullest directory to the emptiest directory, if possible. It moves the replica that makes
+    these two directories most equal. `reserve` is the number of bytes that stay free in every directory.
     """
     room = _Room([each for each in directories if each.takes_replicas], replicas, reserve)
     candidates: dict[str, list[tuple[int, TopicPartition]]] = {path: [] for path in room.held}

@@ -1,9 +1,9 @@
-"""Plans moves of replicas: to drain a broker, to fill a new broker, to balance a cluster. Pure code; the first replica
-of a partition is its preferred leader.
+"""Plans moves of replicas: to drain a broker, to fill a new broker, to balance a cluster. Pure code.
 
 Goals, in this order: a partition keeps its number of replicas, in as many racks as possible; as little data moves as
 possible; the numbers of replicas per broker differ by at most one; leaderships are as even as the replicas allow.
-Leaders are balanced last, without copying data: another order of the same replicas is enough.
+Leaders are balanced last, without copying data: only the order of a partition's replicas changes, and the first replica
+is the preferred leader.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def drain(
 ) -> list[Move]:
     """Returns the moves of all replicas off the brokers in `leaving`, each to the most suitable other broker.
 
-    Only partitions with a replica on these brokers change. Of these partitions, the leaderships are evened out too.
+    Only partitions with a replica on these brokers change. Their leaderships are also spread evenly.
     """
     staying = {broker: rack for broker, rack in racks.items() if broker not in leaving}
     board = _Board(placement, staying, sizes)
@@ -146,9 +146,9 @@ class _Board:
     def next_step(self, takers: Iterable[int]) -> tuple[TopicPartition, int, int] | None:
         """Returns the next move as (partition, giving broker, taking broker); None if no move evens out the brokers.
 
-        Prefers as taking broker the broker of `takers` with the fewest replicas, and as giving broker the broker with
-        the most replicas. If no replica can move between these two, tries other brokers. Of the replicas that can move,
-        chooses the replica with the lowest `_cost`.
+        Tries the broker with the most replicas as the giver, and the broker of `takers` with the fewest replicas as the
+        taker. If no replica can move between these two, tries other brokers. If several replicas can move, chooses the
+        replica with the lowest `_cost`.
         """
         count = {broker: len(self.held[broker]) for broker in self.racks}
         givers = sorted(count, key=lambda broker: (-count[broker], broker))
@@ -179,10 +179,10 @@ class _Board:
     def even_out_leaders(self, only: Collection[TopicPartition] | None) -> None:
         """Makes the number of leaderships per broker as even as the replicas allow.
 
-        A leadership moves to a broker that has at least two leaderships fewer. If it can't move there directly, it
-        moves along a chain: each broker of the chain passes one leadership on to the next broker. When no such chain is
-        left, no other distribution is more even (an optimal semi-matching). `only` names the partitions whose leader
-        may change; None means all partitions.
+        A broker gives a leadership to a broker that has at least two leaderships fewer. If they share no partition, the
+        leadership moves along a chain: each broker of the chain gives one leadership to the next broker. Without such a
+        chain, the distribution is as even as possible (an optimal semi-matching). `only` names the partitions whose
+        leader may change; None means all partitions.
         """
         leads: dict[int, set[TopicPartition]] = {broker: set() for broker in self.held}
         for partition, replicas in self.replicas.items():

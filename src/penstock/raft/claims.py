@@ -11,15 +11,17 @@ permanently:
     leader      this replica's log may lack the latest set. Then other nodes are accepted too, unless this replica
                 hears from a leader.
 
-Answers from known addresses do not change how far requests may still raise the epoch. Otherwise an attacker could use
-up all epochs within an hour: he would send forged requests to two voters in turn, and each voter would learn the
-other's epoch and accept more requests. With the limit, forged requests to three voters need more than twenty years, or
-two thousand restarts of voters, to use up all epochs.
+Epochs that a replica learns from answers do not renew the limit for requests. Otherwise an attacker could send forged
+requests to two voters in turn: each voter would learn the other's epoch, and all epochs would be used up within an
+hour. With the limit, this takes more than twenty years, or two thousand restarts of voters, in a quorum of three
+voters.
 
-Some attacks still succeed unless replicas authenticate each other. As long as an attacker sends forged requests,
-leaders lose their leadership. A forged BeginQuorumEpoch makes a follower fetch from an address that the attacker
-chooses. A node that answers at a voter's address can announce the last possible epoch. An attacker gets such an address
-by an attack on the network or, with dynamic voters, by AddRaftVoter or UpdateRaftVoter.
+Some attacks still succeed unless replicas authenticate each other:
+
+- As long as an attacker sends forged requests, leaders lose their leadership.
+- A forged BeginQuorumEpoch makes a follower fetch from an address that the attacker chooses.
+- A node that answers at a voter's address can announce the last possible epoch. An attacker gets such an address by an
+  attack on the network or, with dynamic voters, by AddRaftVoter or UpdateRaftVoter.
 """
 
 from __future__ import annotations
@@ -74,9 +76,8 @@ def candidate_refusal(core: Core, epoch: int, candidate: ReplicaKey) -> ErrorCod
 
 
 def leader_refusal(core: Core, epoch: int, leader_id: int) -> ErrorCode:
-    """Returns the error for a node that claims to lead `epoch`; NONE if the claim is accepted. `epoch` is the current
-    epoch or a later epoch.
-    """
+    """Returns the error for a node that claims to lead `epoch`, the current epoch or a later epoch; NONE if the claim
+    is accepted."""
     state = core.state
     if epoch > highest_epoch(core) or leader_id < 0 or leader_id == core.me.node_id:
         return ErrorCode.INVALID_REQUEST

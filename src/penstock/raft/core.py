@@ -67,11 +67,11 @@ class Core:
 
     @property
     def is_electable(self) -> bool:
-        """Returns True if this replica may stand for election: the latest committed set of voters, or a later set,
-        contains it.
+        """Returns True if this replica may stand for election: it is in the latest committed set of voters or in a
+        later set.
 
-        So a removal that is not committed does not count. A leader that removed itself and then crashed may have the
-        only log with this removal. Then it must lead once more to commit the removal.
+        A replica stays electable until its removal is committed. A leader that removes itself and crashes may be the
+        only replica with the record of the removal; it must then lead again to commit the record.
         """
         return any(voters.has(self.me) for voters in self.voters.since(self.high_watermark))
 
@@ -112,8 +112,8 @@ class Core:
             )
 
     def become_unattached(self, epoch: int, voted: ReplicaKey | None = None) -> None:
-        """Makes this replica unattached in `epoch`. It keeps its election deadline: a new epoch does not extend the
-        deadline."""
+        """Makes this replica unattached in `epoch`. A replica that was already unattached keeps its election deadline,
+        unless it votes now: a new epoch alone does not extend the deadline."""
         state = self.state
         waiting = isinstance(state, Unattached) and voted is None
         if voted is None and epoch == state.epoch:

@@ -87,8 +87,8 @@ def on_vote_answer(core: Core, node_id: int, request: Vote, answer: VoteAnswer) 
 
 
 def give_up_pre_vote(core: Core, state: Prospective) -> None:
-    """Ends a lost pre-vote. Follows the former leader again, because the other voters may still hear from that leader;
-    without a former leader, becomes unattached."""
+    """Ends a lost pre-vote. The replica follows the former leader again, which may still lead the other voters. Without
+    a former leader, it becomes unattached."""
     if state.leader_id >= 0:
         core.become_follower(core.epoch, state.leader_id)
     else:
@@ -154,8 +154,10 @@ def on_begin_epoch(core: Core, ticket: int, request: BeginEpoch) -> None:
 
 
 def on_end_epoch(core: Core, ticket: int, request: EndEpoch) -> None:
-    """Handles a leader's resignation. The first of the leader's preferred successors starts an election at once; each
-    later successor waits longer."""
+    """Handles EndQuorumEpoch: the leader resigns, and names its preferred successors in order.
+
+    The first successor starts an election at once. Each later successor waits longer.
+    """
     error = leader_refusal(core, request.epoch, request.leader_id)
     if request.epoch < core.epoch:
         error = ErrorCode.FENCED_LEADER_EPOCH

@@ -252,8 +252,10 @@ class LeaderChange:
 
     @property
     def records(self) -> int:
-        """Returns the number of records in the batch. Without `bootstrap`, the leader change is the only record. With
-        `bootstrap` there are 3 records: the set of voters and the quorum's protocol version are records too."""
+        """Returns the number of records in the batch: 1, or 3 with `bootstrap`.
+
+        The bootstrap batch also has a record with the set of voters and a record with the quorum's protocol version.
+        """
         return 1 if self.bootstrap is None else 3
 
 

@@ -159,8 +159,8 @@ def on_snapshot_chunk(core: Core, answer: SnapshotChunk) -> None:
 
 
 def on_snapshot_installed(core: Core, event: SnapshotInstalled) -> None:
-    """Adopts an installed snapshot: the log now starts at the snapshot's end. This happens in every role, because the
-    files have already changed."""
+    """Adopts an installed snapshot: the log now starts at the snapshot's end. A replica in any role must adopt it,
+    because the files have already changed."""
     check(event.snapshot.offset >= core.high_watermark, "a snapshot contains all records committed here")
     core.installing = None
     core.log.reset(event.snapshot)

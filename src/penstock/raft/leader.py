@@ -204,8 +204,8 @@ def poll_leader(core: Core, state: Leader) -> None:
 
 
 def _correct_own_endpoints(core: Core, state: Leader) -> None:
-    """Appends a set of voters with this leader's current endpoints, if the latest set has other endpoints for this
-    leader. Waits until no other change of voters is pending."""
+    """Appends a new set of voters if this leader's endpoints have changed. Does nothing while another change of voters
+    is not committed."""
     voters = core.voters.latest
     listed = voters.find(core.me.node_id)
     if not core.config.dynamic_voters or listed is None or listed.key != core.me or listed == core.voter:
@@ -216,8 +216,10 @@ def _correct_own_endpoints(core: Core, state: Leader) -> None:
 
 
 def begin_due_ms(core: Core, state: Leader, node_id: int, last_fetch_ms: int) -> int:
-    """Returns the time at which the next BeginQuorumEpoch request to a voter is due. In a new epoch it is due at once.
-    Later it is due at intervals, while the voter does not fetch."""
+    """Returns the time at which the leader sends the next BeginQuorumEpoch to a voter.
+
+    The leader sends it at once in a new epoch, and repeats it at intervals while the voter does not fetch.
+    """
     half = core.config.fetch_timeout_ms // 2
     fetched = last_fetch_ms + half if last_fetch_ms >= 0 else 0
     return max(state.begin_due_ms.get(node_id, 0), fetched)
@@ -300,7 +302,7 @@ def on_end_epoch_failure(core: Core, node_id: int) -> None:
 
 
 def report_hand_over(core: Core) -> None:
-    """Emits HandedOver once this node is stopping and no voter has to be notified any more."""
+    """Emits HandedOver if this node is stopping, does not lead, and waits for no voter's answer to its resignation."""
     state = core.state
     if core.stopping and not isinstance(state, Leader) and not (isinstance(state, Resigned) and state.unacknowledged):
         core.effects.append(HandedOver())

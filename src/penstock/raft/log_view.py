@@ -15,8 +15,10 @@ from penstock.raft.voters import VoterSet
 
 
 class OffsetAndEpoch(NamedTuple):
-    """Holds an end offset, and the epoch of the last record before it. Identifies a snapshot, or a point of
-    divergence."""
+    """Holds the end offset of a log or snapshot, and the epoch of the last record before this offset.
+
+    Identifies a snapshot, or the point at which two logs diverge.
+    """
 
     offset: int
     epoch: int
@@ -68,9 +70,9 @@ class LogView:
         self._anchor()
 
     def _anchor(self) -> None:
-        """Adds the epoch of the snapshot's last record to the epochs, if the log starts at the snapshot's end.
+        """Adds the epoch of the snapshot's last record to the list of epochs, if the log starts at the snapshot's end.
 
-        In this case the snapshot's last record comes directly before the log's first record.
+        The snapshot then holds the record directly before the log's first record.
         """
         snapshot = self.snapshot
         if snapshot is None or self.start_offset != snapshot.offset:
@@ -100,8 +102,10 @@ class LogView:
         self.flushed_offset = max(self.flushed_offset, offset)
 
     def _check_quiet(self) -> None:
-        """Checks that no fsync is in progress before the log is truncated or reset. An fsync that ends later would
-        wrongly count for records that were appended in between."""
+        """Raises an error if an fsync is in progress. Called before the log is truncated or reset.
+
+        Otherwise the end of this fsync would count for new records at the same offsets, which are not on disk yet.
+        """
         check(self.flushed_offset == self.end_offset, "a log is truncated only while no fsync is in progress")
 
     def truncate_to(self, offset: int) -> None:
@@ -158,7 +162,9 @@ class LogView:
         return Diverging(end)
 
     def cut_for(self, end: OffsetAndEpoch) -> int:
-        """Returns the offset to which a follower must truncate this log. In the leader's log, `end.epoch` ends at
-        `end.offset`."""
+        """Returns the offset to which this log, a follower's log, must be truncated.
+
+        `end` is from the leader's answer: in the leader's log, the epoch `end.epoch` ends at `end.offset`.
+        """
         mine = self.end_offset_for(end.epoch)
         return min(mine.offset, end.offset) if mine.epoch == end.epoch else mine.offset

@@ -312,8 +312,10 @@ def _wants_pause(answer: Answer) -> bool:
 
 
 def _without_needless_saves(effects: list[Effect]) -> list[Effect]:
-    """Returns the effects without needless saves. A save is needless if another save comes later and only role changes
-    are between the two."""
+    """Returns the effects without the saves that a later save replaces.
+
+    A later save replaces an earlier save if there are only role changes between the two.
+    """
     kept: list[Effect] = []
     for effect in reversed(effects):
         if isinstance(effect, SaveState):

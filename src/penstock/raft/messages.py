@@ -74,10 +74,10 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """Holds the answer to a fetch. On the leader, `read_from` is the offset from which the caller of Raft reads the
-    records to send. On the follower, `batches` has the received records.
+    """Holds the answer to a fetch.
 
-    The records have at most `max_bytes`, except for a single batch that is larger.
+    On the leader, the caller of Raft reads the records to send from offset `read_from` on: at most `max_bytes`, or one
+    larger batch. On the follower, `batches` has the received records.
     """
 
     error: ErrorCode

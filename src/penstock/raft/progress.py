@@ -15,11 +15,11 @@ from penstock.raft.voters import ReplicaKey, VoterSet
 def caught_up_at(
     offset: int, leader_end: int, now_ms: int, *, earlier_end: int, earlier_ms: int, caught_up_ms: int
 ) -> int:
-    """Returns the time at which a follower was last caught up, as known after its fetch at `offset`.
+    """Returns the time at which a follower last had all records of the leader. Computed at its fetch from `offset`.
 
-    `earlier_end` is the end of the leader's log at the follower's previous fetch, at `earlier_ms`; -1 if there was no
-    previous fetch. A follower that reaches `earlier_end` now was caught up at `earlier_ms`. So a follower that fetches
-    steadily counts as caught up, even while the leader's log grows fast.
+    At the previous fetch, at the time `earlier_ms`, the leader's log ended at `earlier_end` (-1 without a previous
+    fetch). A follower that now has the records below `earlier_end` was caught up at `earlier_ms`. So a follower that
+    fetches steadily counts as caught up, even while the leader's log grows fast.
     """
     if offset >= leader_end:
         return now_ms
@@ -80,8 +80,10 @@ class Replicas:
             replica.last_fetch_ms = now_ms
 
     def _find(self, key: ReplicaKey) -> Replica | None:
-        """Returns the progress of the replica, and creates it if the replica is new; None for the leader itself and for
-        clients, which have no node id."""
+        """Returns the progress of a replica; a new entry if the replica is unknown.
+
+        Returns None for the leader itself, and for clients, which have no node id.
+        """
         if key.node_id < 0 or key.node_id == self.me.node_id:
             return None
         replica = self.table.get(key)
@@ -97,15 +99,17 @@ class Replicas:
         return [self._of_voter(voter.key) for voter in voters.voters if voter.node_id != self.me.node_id]
 
     def _of_voter(self, key: ReplicaKey) -> Replica:
-        """Returns the voter's replica. A voter from the properties has no directory: then returns the replica with its
-        node id that fetched last."""
+        """Returns the progress of a voter.
+
+        A voter from the properties has no directory id. Its node id may have fetched with several directories; the
+        latest of them counts.
+        """
         known = self._latest.get(key.node_id) if key.directory_id == ZERO_UUID else self.table.get(key)
         return known or Replica(key)
 
     def observers(self, voters: VoterSet) -> list[Replica]:
-        """Returns the replicas that are not voters. For a node that changed its directory, only the replica in the
-        current directory is returned.
-        """
+        """Returns the replicas that are not voters. If a node has fetched with several directories, returns only the
+        latest, unless the node is a voter."""
         others = self._others(voters)
         return [one for one in others if one is self._latest[one.key.node_id] or voters.find(one.key.node_id)]
 

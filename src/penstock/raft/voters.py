@@ -127,8 +127,8 @@ class VoterHistory:
             self._changes.pop()
 
     def forget_before(self, end_offset: int) -> None:
-        """Drops the sets of voters in records below `end_offset`, except the latest of them. Called after a snapshot of
-        these records."""
+        """Drops old sets of voters after a snapshot. Of the sets in records below `end_offset`, keeps only
+        the latest."""
         while len(self._changes) > 1 and self._changes[1][0] < end_offset:
             del self._changes[0]
 

@@ -169,11 +169,10 @@ def _code(value: int) -> ErrorCode:
 
 
 def endpoints_in(message: Any, listener: str | None = None) -> dict[int, tuple[str, int]]:
-    """Returns the address (host, port) of each node whose endpoint is in the message. The message is a request or an
-    answer.
+    """Returns the addresses in a request or an answer: node id → (host, port).
 
-    If the message has several endpoints of the leader, the endpoint of `listener` is used, or the first endpoint if no
-    endpoint has this listener.
+    A message may have several endpoints of the leader. Then the endpoint of `listener` is used; if it is missing, the
+    first endpoint.
     """
     found = {one.node_id: (one.host, one.port) for one in getattr(message, "node_endpoints", [])}
     listeners = getattr(message, "leader_endpoints", [])

@@ -1,9 +1,9 @@
-"""Decides how a follower reacts to its leader's answers. The caller passes offsets and epochs, and carries out the step
-that is returned.
+"""Decides how a follower reacts to its leader's answers. The caller passes offsets and epochs, and carries out the
+returned step.
 
 Two logs diverge after an unclean election, or if the old leader wrote records that the new leader had not fetched. The
-leader's answer names the last epoch that both logs may share, and the end of this epoch in the leader's log (KIP-101).
-A follower without this epoch truncates its log to the end of its largest epoch below the named epoch, and fetches again
+leader's answer then names an epoch that both logs may have, and the end of this epoch in the leader's log (KIP-101). If
+the follower's log lacks this epoch, the follower truncates to the end of its last epoch before it and fetches again
 (KIP-279), until both logs agree.
 """
 

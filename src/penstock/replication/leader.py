@@ -121,9 +121,9 @@ class Proposal:
     def counts_when_granted(self, partition_epoch: int) -> bool:
         """Returns True if the new in-sync set takes effect as soon as the controller has granted it.
 
-        A smaller set takes effect later, with the metadata image. The controller may have chosen the eligible leaders
-        by a new value of min.insync.replicas, which reaches this leader only with the image. With the old value, this
-        leader could commit records that an eligible leader lacks.
+        A smaller set takes effect only with the metadata image, which may also bring a new value of
+        min.insync.replicas. The controller has already chosen the eligible leaders by the new value. With the old
+        value, this leader could commit records that an eligible leader lacks.
         """
         return self.expands or partition_epoch <= self.partition_epoch
 
@@ -192,8 +192,8 @@ class Leading:
     def high_watermark(self, own_end: int, leader_end: int, now_ms: int, max_lag_ms: int, brokers: Brokers) -> int:
         """Returns the offset below which every replica that may be in sync has all records.
 
-        A caught-up follower that is eligible to join the in-sync set counts too: otherwise it would always lag behind
-        the high watermark and never join.
+        A follower that is about to join the in-sync set counts too. Otherwise the high watermark could move on before
+        the follower reaches it, and the follower would never join.
         """
         mark = own_end
         for broker_id, follower in self.followers.items():

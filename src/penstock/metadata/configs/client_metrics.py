@@ -85,16 +85,15 @@ def validate_client_metrics(name: str, values: Mapping[str, str], work: Work) ->
     for each, text in values.items():
         value = CLIENT_METRICS_CONFIGS[each].parse(text)
         if isinstance(value, int) and not MIN_INTERVAL_MS <= value <= MAX_INTERVAL_MS:
-            raise ClientMetricsRequestError(f"{each} can't be '{value}': give 100 to 3600000 (an hour).")
+            raise ClientMetricsRequestError(f"{each} can't be '{value}': give a number from 100 to 3600000.")
     parse_match(split_list(values.get("match", "")), work)
 
 
 def parse_match(patterns: tuple[str, ...], work: Work) -> dict[str, Pattern]:
-    """Parses match patterns. Returns the pattern of each client parameter; the last pattern if a parameter is given
-    twice.
+    """Parses match patterns. Returns a dict from client parameters to patterns.
 
-    Any user may send patterns. So they have RE2's syntax and are matched in linear time, and all patterns that are
-    parsed together share the step budget `work`.
+    If a parameter is given twice, its last pattern counts. Any user may send patterns, so they have RE2's syntax and
+    are matched in linear time. All given patterns share the step budget `work`.
     """
     parsed: dict[str, Pattern] = {}
     for pattern in patterns:

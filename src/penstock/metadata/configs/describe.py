@@ -1,7 +1,7 @@
 """Builds the rows of DescribeConfigs for a resource: each config with its value, source and documentation.
 
-CreateTopics, DescribeConfigs and the command line use the same rows. A sensitive value is never shown, nor is the value
-of an unknown property, which could be a plug-in's password.
+CreateTopics, DescribeConfigs and the command line use the same rows. Sensitive values are never shown. Values of
+unknown properties are not shown either, because they could be passwords of a plug-in.
 """
 
 from __future__ import annotations

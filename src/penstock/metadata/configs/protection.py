@@ -73,7 +73,7 @@ def protection_refusal(name: str, value: str) -> str | None:
 def _listener_refusal(name: str) -> str | None:
     """Returns the reason why a property of one listener would have no effect; None if the property has an effect.
 
-    Most of these properties protect a listener, so a misspelt property is refused, not ignored.
+    Most of these properties protect a listener, so the node refuses a misspelt property and does not ignore it.
     """
     found = listener_property(name)
     if found is None:

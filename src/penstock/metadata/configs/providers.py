@@ -112,7 +112,7 @@ def _of_environment(pattern: str, environment: Mapping[str, str]) -> _Provider:
         if path:
             raise ConfigError("an environment variable has no path: write ${provider:NAME}.")
         if key not in environment or not allowed.fullmatch(key):
-            raise ConfigError(f"the environment has no variable {key}, or allowlist.pattern leaves it out.")
+            raise ConfigError(f"the environment has no variable {key}, or allowlist.pattern does not allow it.")
         return environment[key]
 
     return value
@@ -148,7 +148,7 @@ def _allowed(path: str, allowed: list[str]) -> str:
     plain = posixpath.normpath(path)
     inside = any(plain == each or plain.startswith(each.rstrip("/") + "/") for each in allowed)
     if allowed and not (posixpath.isabs(plain) and inside):
-        raise ConfigError(f"{path} is not below allowed.paths.")
+        raise ConfigError(f"{path} is not in a directory of allowed.paths: add its directory.")
     return plain
 
 

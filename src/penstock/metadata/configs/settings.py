@@ -183,10 +183,10 @@ class Settings:
     # --- where values come from -----------------------------------------------------------------------
 
     def raw(self, name: _Str) -> _Str | None:
-        """Returns the string in effect for exactly this name; its synonyms are not searched.
+        """Returns the string in effect for exactly this name, without a search of its synonyms.
 
-        Exception: if `name` is a setting of one listener (`listener.name.…`) and is not set, returns the setting for
-        all listeners.
+        A name of one listener (`listener.name.…`) is different: if it is not set, returns the setting for all
+        listeners.
         """
         names = broker_synonyms(name) if name.startswith("listener.name.") else (name,)
         for values in (self._own, self._cluster, self.static):

@@ -26,7 +26,8 @@ _OPERATIONS = frozenset(Operation) - {Operation.UNKNOWN, Operation.ANY}
 
 
 class AclFilter(NamedTuple):
-    """Selects ACLs; None and ANY match all values. MATCH selects the ACLs that apply to the named resource."""
+    """Selects ACLs. In a filter, None and ANY match all values. MATCH selects the ACLs that apply to the named
+    resource."""
 
     resource_type: int
     resource_name: str | None
@@ -89,7 +90,8 @@ def filter_of(asked: describe.DescribeAclsRequest | delete.DeleteAclsFilter) -> 
 
 
 def matching_acls(acls: Iterable[AclImage], selected: AclFilter) -> Iterator[AclImage | None]:
-    """Yields one item for each ACL: the ACL if the filter selects it, otherwise None."""
+    """Yields each ACL that the filter selects, and None for each other ACL. So the caller can pause after a number of
+    ACLs."""
     for acl in acls:
         yield acl if selected.matches(acl) else None
 

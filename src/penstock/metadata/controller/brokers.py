@@ -121,14 +121,13 @@ def register_broker(
 def epoch_to_name(image: MetadataImage, registration: Registration) -> int | None:
     """Returns the broker epoch that the registration lacks; None if the controller can accept the registration.
 
-    A registration that replaces another incarnation must contain the epoch of that incarnation. Otherwise a late
-    request of an ended process could do harm. For example, a later incarnation has registered, has joined ISRs, and was
-    then killed. Its records are in the page cache, so they are not lost. Still, the late request would remove the
-    broker from the eligible leaders.
+    A registration that replaces another incarnation must contain the epoch of that incarnation. This protects a newer
+    incarnation from a late request of an older process. Accepting the late request would remove the broker from the
+    eligible leaders, although its records are not lost.
 
-    A late request can't contain this epoch, because its process ended before the epoch was assigned. So a request with
-    this epoch comes from a later process. That process started after the incarnation with this epoch had ended, because
-    only one process at a time can use a directory. This holds on any connection and at any controller.
+    A late request can't contain this epoch, because its process ended before the epoch was assigned. A request with
+    this epoch comes from a newer process. Only one process at a time can use a directory, so the incarnation with this
+    epoch has ended.
     """
     known = image.brokers.get(registration.broker_id)
     if known is None or known.incarnation_id == registration.incarnation_id:
@@ -222,8 +221,7 @@ def register_controller(
 
 
 def allocate_producer_ids(image: MetadataImage, broker_id: int, broker_epoch: int) -> Decision[tuple[int, int]]:
-    """Allocates the next block of producer ids. The reply is (first id, count). No id is allocated twice, even if its
-    block is lost."""
+    """Allocates the next block of producer ids. The reply is (first id, count). No id is ever allocated twice."""
     broker = image.brokers.get(broker_id)
     if broker is None:
         raise KafkaError(

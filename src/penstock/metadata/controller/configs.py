@@ -78,11 +78,10 @@ def refused_resources(resources: Sequence[_Resource]) -> Outcomes:
 
 
 def own_refusal(resource: incremental.AlterConfigsResource, settings: Settings) -> KafkaError | None:
-    """Returns the error if the request sets configs of this broker that this broker can't use; None if there is no
-    error.
+    """Returns the error if the request sets configs of this broker that this broker can't use; otherwise None.
 
-    A broker can't use directories in cordoned.log.dirs that it does not have, nor keys and certificates that it can't
-    load. This broker makes the check, because no other node can read its files.
+    Examples are directories in cordoned.log.dirs that the broker does not have, and certificates that can't be loaded.
+    This broker makes the check, because no other node can read its files.
     """
     if resource.resource_type != ResourceType.BROKER or resource.resource_name != str(settings.node_id):
         return None
@@ -260,8 +259,10 @@ def check_node_id(name: str, brokers: Collection[int], node_id: int) -> None:
 
 
 def _protect_min_isr(image: MetadataImage, name: str, wanted: Mapping[str, str], changed: Sequence[str]) -> None:
-    """Raises KafkaError if, after the change, min.insync.replicas would not have one value for the whole cluster.
-    Eligible leader replicas need one value."""
+    """Raises KafkaError for a change of min.insync.replicas per broker, and for a deletion of its cluster-wide value.
+
+    Checks this only if eligible leader replicas are enabled: they need one value for the whole cluster.
+    """
     config = "min.insync.replicas"
     if config not in changed or image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) < 1:
         return

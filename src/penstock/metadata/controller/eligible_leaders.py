@@ -1,13 +1,11 @@
 """Clears eligible leader replicas (KIP-966) that a change of min.insync.replicas has made unsafe.
 
 While a partition's ISR is below min.insync.replicas, no record is committed. So replicas that left the ISR still have
-all committed records: they are eligible leaders. If a new value of min.insync.replicas is not above the size of the
-ISR, the leader commits records again, and the eligible leaders lack these records. So the eligible leaders of this
-partition are cleared.
+all committed records: they are eligible leaders. A lower min.insync.replicas may let the leader commit records again.
+The eligible leaders lack these records, so the eligible leaders of this partition are cleared.
 
-All other partitions keep their eligible leaders. Kafka clears the eligible leaders of these partitions too. Then, if
-the in-sync replicas lose their records, the partition has no leader, although a replica with all committed records is
-alive.
+All other partitions keep their eligible leaders. Kafka clears them too. Then such a partition could stay without a
+leader, although a replica with all committed records is alive.
 """
 
 from __future__ import annotations

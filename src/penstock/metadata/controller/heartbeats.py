@@ -63,11 +63,10 @@ class Heartbeats:
             session.connected = False
 
     def is_live(self, image: MetadataImage, broker_id: int, now_ms: int) -> bool:
-        """Returns True if a process with this registration may still be running.
+        """Returns True if the process that registered this broker may still be running.
 
-        A registration does not count as live if this controller never got a request from its process. So after a
-        restart of the whole cluster, each broker's new incarnation can register at once and need not wait for the end
-        of the old session.
+        Returns False if this controller never got a request from the process. So after a restart of the whole cluster,
+        a new incarnation of each broker can register at once. It need not wait until the old session ends.
         """
         broker, session = image.brokers.get(broker_id), self.sessions.get(broker_id)
         if broker is None or broker.fenced or session is None or session.epoch != broker.epoch:

@@ -3,8 +3,9 @@
 
 A leader is elected from the ISR, or from the eligible leader replicas (KIP-966) if the ISR is empty. Other replicas are
 elected in two cases only: in an unclean election, and if the last known leader returns and no other replica can have
-more records. If the last known leader lost its directory, the next replica takes its place. The record contains only
-changes; without a change there is no record. A record with a leader starts a new leader epoch.
+more records. If the last known leader lost its directory, the next replica of the partition counts as the last known
+leader. The record contains only changes; without a change there is no record. A record with a leader starts a new
+leader epoch.
 """
 
 from __future__ import annotations
@@ -107,11 +108,10 @@ class Change:
         return broker.has_online(self.directories.get(broker_id, self.partition.directory(broker_id)))
 
     def heir(self) -> int | None:
-        """Returns the replica that may be elected if the last known leader has lost its directory.
+        """Returns the replica that counts as the last known leader, if the last known leader has lost its directory.
 
-        Returns None if the directory is not lost: the partition then waits for the last known leader. A directory
-        counts as lost if the leader's broker assigns its replica to another directory, and the broker's registration no
-        longer has the old directory.
+        This is the next replica of the partition. Returns None if the directory is not lost. A directory counts as lost
+        if the broker assigns its replica to another directory, and its registration no longer has the old directory.
         """
         last_known, replicas = self.partition.last_known_elr, self.partition.replicas
         if len(last_known) != 1 or last_known[0] not in self.directories or last_known[0] not in replicas:
@@ -177,8 +177,7 @@ def _build(change: Change) -> PartitionChangeRecord | None:
 
 
 def complete_reassignment(target: _Target) -> None:
-    """Ends the reassignment once all replicas that are to stay are in sync. Then drops the replicas that are to be
-    removed."""
+    """Ends the reassignment if all replicas that stay are in sync: drops the replicas to be removed."""
     if not target.removing and not target.adding:
         return
     staying = [broker_id for broker_id in target.replicas if broker_id not in target.removing]
@@ -227,7 +226,11 @@ def _remember_last_leader(change: Change, record: PartitionChangeRecord) -> None
 
 
 def choose_leader(change: Change, target: _Target, elr_enabled: bool) -> Elected:
-    """Returns the current leader if it may stay, otherwise the first replica with all acknowledged records."""
+    """Returns the leader: the current leader if it may stay, otherwise the first replica with all acknowledged records.
+
+    A preferred election tries the preferred replica first. If no such replica is alive, the last known leader or an
+    unclean election may give a leader.
+    """
     replicas, current = target.replicas, change.partition.leader
     first = [replicas[0], current] if change.election is Election.PREFERRED else [current]
     for broker_id in (*first, *replicas):
@@ -251,7 +254,8 @@ def has_everything(target: _Target, broker_id: int) -> bool:
 
 
 def may_elect_last_known(target: _Target, last_known: Sequence[int]) -> bool:
-    """Returns True if the last known leader may be elected: no replica is in sync or an eligible leader.
+    """Returns True if the last known leader may be elected: the partition has no in-sync replica and no eligible
+    leader.
 
     Then no other replica can have more records than the last known leader.
     """
@@ -341,7 +345,7 @@ def leader_and_isr_changes(
     coming: int | None = None,
     unclean_shutdown: int | None = None,
 ) -> list[PartitionChangeRecord]:
-    """Returns the changes of the given partitions when a broker leaves, returns or may have lost records."""
+    """Returns the changes of the given partitions after a broker left, returned, or possibly lost records."""
     gone, back, lossy = (frozenset(() if one is None else (one,)) for one in (leaving, coming, unclean_shutdown))
     out = gone | lossy
     records = []

@@ -155,8 +155,8 @@ def _check_value(keys: Mapping[str, ConfigType], key: str, value: float) -> None
 def describe_client_quotas(
     image: MetadataImage, request: describe.DescribeClientQuotasRequest
 ) -> Iterator[list[describe.EntryData]]:
-    """Yields lists of the quotas whose entities match the filter. Compares at most `ENTITIES_AT_ONCE` entities for each
-    list."""
+    """Yields the quotas whose entities match the filter, in lists. One list is the result of at most `ENTITIES_AT_ONCE`
+    entities, so that the caller can pause between lists."""
     exact, any_of = _filters(request.components)
     entities = iter(image.client_quotas.items())
     while some := list(islice(entities, ENTITIES_AT_ONCE)):
@@ -171,8 +171,11 @@ def describe_client_quotas(
 
 
 def _filters(components: list[describe.ComponentData]) -> tuple[dict[str, str | None], set[str]]:
-    """Returns two conditions of a DescribeClientQuotas request: the names that an entity must have, and the types that
-    it must have under any name."""
+    """Returns the filter of a DescribeClientQuotas request as two conditions on an entity.
+
+    The first is a dict from types to the name that the entity must have. The second is the set of types for which the
+    entity may have any name.
+    """
     exact: dict[str, str | None] = {}
     any_of: set[str] = set()
     for component in components:

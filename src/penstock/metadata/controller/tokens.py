@@ -47,7 +47,7 @@ class TokenRules(NamedTuple):
 
 
 def may_use(token: TokenImage, principal: str) -> bool:
-    """Returns True if the principal may describe, renew and expire the token without further rights."""
+    """Returns True if the principal needs no ACL to describe, renew or expire the token."""
     return principal in users_of(token)
 
 
@@ -194,7 +194,7 @@ def _check_user(token: TokenImage, requester: str) -> None:
     if not may_use(token, requester):
         raise KafkaError(
             ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH,
-            "Only the owner and the renewers of a token may renew or expire it: log in as one of them.",
+            "Only a token's owner, requester and renewers may renew or expire the token: log in as one of them.",
         )
 
 

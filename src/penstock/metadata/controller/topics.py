@@ -179,14 +179,12 @@ def _manual(image: MetadataImage, topic: CreatableTopic) -> list[list[int]]:
     replication_factor: int | None = None
     for assignment in topic.assignments:
         if assignment.partition_index in by_index:
-            raise refuse_assignment(
-                f"Partition {assignment.partition_index} has two assignments: give each partition one."
-            )
+            raise refuse_assignment(f"Partition {assignment.partition_index} has two assignments: give one assignment.")
         check_manual(image.brokers, assignment.broker_ids, replication_factor)
         replication_factor = len(assignment.broker_ids)
         by_index[assignment.partition_index] = assignment
     if by_index.keys() != set(range(len(by_index))):
-        raise refuse_assignment("The assignments skip a partition: number them 0, 1, 2 and so on.")
+        raise refuse_assignment("The assignments skip a partition: assign partitions 0, 1, 2 and so on.")
     return [list(by_index[index].broker_ids) for index in range(len(by_index))]
 
 
@@ -212,7 +210,8 @@ def _automatic(image: MetadataImage, topic: CreatableTopic, defaults: TopicDefau
 def delete_topics(
     image: MetadataImage, topics: Sequence[DeleteTopicState], charge: Charge = free_of_charge
 ) -> Decision[DeleteTopicsResponse]:
-    """Deletes topics by name or by id. Refuses a topic that is named twice, even once by name and once by id."""
+    """Deletes topics by name or by id. Refuses a topic that the request contains twice, for example by name and by
+    id."""
     names = Counter(topic.name for topic in topics if topic.name is not None and topic.topic_id == ZERO_UUID)
     ids = Counter(topic.topic_id for topic in topics if topic.name is None and topic.topic_id != ZERO_UUID)
     results: list[DeletableTopicResult] = []

@@ -13,7 +13,7 @@ RECOUNT_MS = 60_000
 
 
 class Allowance:
-    """Grants memory while the bytes in use at the last count, plus the bytes granted since, stay within `limit`."""
+    """Grants memory up to `limit`. Adds the bytes granted since the last count to the bytes counted then."""
 
     __slots__ = ("_counted_ms", "_counters", "_used", "limit")
 
@@ -24,7 +24,7 @@ class Allowance:
         self._counted_ms: int | None = None
 
     def counted_by(self, counter: Callable[[], int]) -> None:
-        """Registers a function that returns the bytes that one part of the node uses. All parts share the limit."""
+        """Registers a function that returns how many bytes a part of the node uses. All parts share the limit."""
         self._counters.append(counter)
 
     def grant(self, size: int, now_ms: int) -> bool:

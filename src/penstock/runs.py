@@ -88,7 +88,7 @@ def save(run: Run) -> None:
 
 
 def _path(name: str) -> Path:
-    """Returns the path of a run's file. The path is always inside the directory, whatever the run's name is."""
+    """Returns the path of a run's file, which is inside the directory for any name of a run."""
     return directory() / f"{quote(name, safe='')[:MAX_FILE_NAME]}.json"
 
 
@@ -157,7 +157,7 @@ def _parse_query(told: Any) -> Query | None:
 def free_name(wanted: str, spec: str | None = None) -> str:
     """Returns `wanted` as the name of a new run, with a number added if the name is taken.
 
-    A name is taken if another running pipeline has it, or if the last run with this name had another spec.
+    A name is taken if a running pipeline has it, or if the last run with this name was of another project or job.
     """
     name, number = wanted, 1
     while (run := load(name)) is not None and _is_another(run, spec):

@@ -33,7 +33,7 @@ def run_elect(args: argparse.Namespace) -> int:
 
 
 def _wanted(broker: Broker, names: list[str], *, unclean: bool) -> list[TopicPartition]:
-    """Returns those of the named partitions (default: all partitions) that need an election.
+    """Returns the partitions that need an election. `names` selects topics and partitions; empty means all.
 
     An unclean election is needed if a partition has no leader. A preferred election is needed if the leader is not the
     partition's first replica.

@@ -68,7 +68,7 @@ def _run(
 ) -> int:
     """Shows a plan and carries it out.
 
-    Before the moves, cordons the nodes in `close`, so that they get no new replicas, and uncordons the nodes in
+    Before the moves, cordons the nodes in `close`: a cordoned node gets no new replicas. Uncordons the nodes in
     `reopen`.
     """
     from penstock.cli.cluster_status import read_facts
@@ -135,7 +135,7 @@ def _show(args: argparse.Namespace, plan: MovePlan, facts: Facts) -> None:
 
 
 def _carry_out(broker: Broker, args: argparse.Namespace, moves: Sequence[Move], facts: Facts) -> None:
-    """Submits the moves in waves, and waits for the end of each wave before the next one."""
+    """Submits the moves in waves. Waits until all moves of a wave have ended before it submits the next wave."""
     if args.throttle:
         nodes = [node.node_id for node in facts.nodes if not node.fenced]
         broker.run(broker.replica_moves.throttle(args.throttle, sorted(moves, key=lambda move: move.partition), nodes))
@@ -234,7 +234,7 @@ def run_forget(args: argparse.Namespace) -> int:
 
 
 def run_reset(args: argparse.Namespace) -> int:
-    """Deletes a node's replica and copies it again: removes the node from the partition's replicas, then adds it."""
+    """Makes a node copy a replica again: removes the node from the partition's replicas, then adds it again."""
     from penstock.cli.cluster_status import read_facts
     from penstock.cli.connect import connect
 

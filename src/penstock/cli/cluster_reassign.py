@@ -21,7 +21,10 @@ def run_reassign(args: argparse.Namespace) -> int:
         }
         missing = sorted(wanted.keys() - now.keys())
         if missing:
-            raise Failure(f"{missing[0][0]} has no partition {missing[0][1]}", Exit.NOT_FOUND)
+            raise Failure(
+                f"topic {missing[0][0]} has no partition {missing[0][1]}: `penstock topic list` shows the topics",
+                Exit.NOT_FOUND,
+            )
         rows = [{"topic": key[0], "partition": key[1], "from": now[key], "to": wanted[key]} for key in sorted(wanted)]
         output.rows(args.output, ["topic", "partition", "from", "to"], rows)
         if args.dry_run:
@@ -41,5 +44,7 @@ def _wanted(text: str) -> tuple[TopicPartition, list[int]]:
     topic, _, index = place.rpartition("-")
     listed = nodes.split(",")
     if not equals or not topic or not index.isdecimal() or not all(each.isdecimal() for each in listed):
-        raise Failure(f"{text!r} is no move: write TOPIC-PARTITION=NODE,… with the preferred leader first", Exit.USAGE)
+        raise Failure(
+            f"{text!r} is not a move: write TOPIC-PARTITION=NODE,… with the preferred leader first", Exit.USAGE
+        )
     return (topic, int(index)), [int(each) for each in listed]

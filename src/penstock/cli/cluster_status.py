@@ -179,8 +179,7 @@ def _drawn(facts: Facts, args: argparse.Namespace) -> Group:
 
 
 def _lag(row: dict[str, Any]) -> Any:
-    """Returns the lag of one partition as text; "unknown" if a node with a replica of the partition does not
-    respond."""
+    """Returns the lag in a row of the table; "unknown" if a node with a replica did not respond."""
     follows = row["replicas"] > row["leaders"] if "leaders" in row else len(row["replicas"]) > 1
     return "unknown" if row["lag"] is None and follows else row["lag"]
 

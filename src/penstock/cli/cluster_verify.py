@@ -96,7 +96,7 @@ async def _compare(broker: Broker, target: Target, range_offsets: int, rate: int
 
 
 def _spread(targets: Sequence[Target], args: argparse.Namespace) -> list[Comparison]:
-    """Compares the replicas of all partitions in Spark tasks, which run on the executors."""
+    """Compares the replicas of all partitions in Spark tasks."""
     from penstock.cli.pipeline_session import progress_lines, spark_session
     from penstock.pipelines.verify import verify
     from penstock.pipelines.watching import told, watched

@@ -65,7 +65,7 @@ class Broker:
             return self.client.run(work)
 
     def steps(self, work: AsyncIterator[T]) -> Iterator[T]:
-        """Runs an asynchronous iterator and yields its items. Ctrl-C also ends a wait for the next item."""
+        """Runs an asynchronous iterator and yields its items. Ctrl-C interrupts the wait for an item."""
         end = object()
 
         async def step() -> Any:
@@ -170,7 +170,7 @@ def credentials_in(path: str | None) -> Credentials:
 
 
 def _cannot_connect(bootstrap: str, problem: KafkaError, timeout_s: float) -> str:
-    """Returns a sentence with the reason why the first bootstrap address fails, and a remedy."""
+    """Returns a sentence that says why the first bootstrap address can't be used, and what to do."""
     (host, port), *others = parse_bootstrap(bootstrap)
     where = f"{host}:{port}"
     if ":" not in bootstrap:
@@ -200,8 +200,7 @@ def refusals() -> Iterator[None]:
 
 
 def failure(what: str, code: int, message: str | None) -> Failure:
-    """Returns the Failure for an error code in a response. `what` names the subject of the response, such as a
-    topic."""
+    """Returns the Failure for an error code in a response. `what` names the refused topic or group."""
     known = ErrorCode(code)
     return Failure(f"{what}: {_sentence(known, message)}", CODES.get(known, Exit.FAILED))
 

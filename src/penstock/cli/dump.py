@@ -52,7 +52,8 @@ DECODER_BY_TOPIC = {
 def dump(path: str, *, deep: bool, decode: str | None) -> Iterator[Item]:
     """Yields the dictionaries of one file.
 
-    `decode` says how to decode records: "plain", or a value of DECODER_BY_TOPIC. None chooses by the directory's name.
+    `decode` chooses the decoder of records: "plain", or a value of DECODER_BY_TOPIC. None chooses it by the directory's
+    name.
     """
     name = os.path.basename(path)
     suffix = os.path.splitext(name)[1]

@@ -56,8 +56,7 @@ def _headers_json(headers: Headers, packed: list[str]) -> str:
 
 
 def _json(field: str, value: bytes | None, packed: list[str]) -> str:
-    """Returns the bytes as JSON text. If they are not UTF-8, writes them in base64 and adds `field` to the list
-    `packed`."""
+    """Returns the bytes as a JSON string. Bytes that are not UTF-8 become base64, and `field` is added to `packed`."""
     if value is None:
         return "null"
     try:

@@ -93,14 +93,14 @@ def _refuse(node: int, partition: TopicPartition, directory: str, code: ErrorCod
             raise Failure(f"node {node} has no log directory {directory}: it has {known}", Exit.NOT_FOUND)
         case ErrorCode.REPLICA_NOT_AVAILABLE | ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise Failure(
-                f"node {node} has no replica of {replica} to move: if the node gets this replica before it restarts, "
-                f"the replica is created in {directory}",
+                f"node {node} has no replica of {replica} to move: the node remembers {directory} until it restarts, "
+                "and creates the replica there if it gets one",
                 Exit.NOT_FOUND,
             )
         case ErrorCode.KAFKA_STORAGE_ERROR:
             raise Failure(
-                f"{replica} can't be moved to {directory}: its old or its new directory is offline, or an earlier move "
-                "of it is about to end: see `penstock logdir list`, and the node's log",
+                f"{replica} can't be moved to {directory}: a directory is offline, or an earlier move of the replica "
+                "is about to end. See `penstock logdir list` and the node's log",
                 Exit.FAILED,
             )
         case _:
@@ -211,8 +211,8 @@ def _run(
 ) -> int:
     """Shows a plan, asks for confirmation, and carries it out.
 
-    `cordon` is called before the first move. It cordons a directory, so that the directory gets no new replicas.
-    Replicas that the directory got between the plan and the cordon are moved too.
+    `cordon` is called before the first move, and makes a directory refuse new replicas. Replicas that the directory got
+    between the plan and this call are moved, too.
     """
     moves = _plans(held, plan)
     _show(args, moves)
@@ -260,7 +260,7 @@ def _carry_out(broker: Broker, moves: Sequence[NodeMove], at_once: int) -> bool:
 
 
 def note_step(step: Step, progress: output.Progress) -> bool:
-    """Adds the ended moves of a step to the progress, and prints the failed moves. Returns True if any move failed."""
+    """Adds the moves that have ended to the progress, and prints the failures. Returns True if any move failed."""
     progress.add(step.ended)
     for sentence in step.failures:
         output.note(sentence)

@@ -41,7 +41,7 @@ def json_text(value: Any, *, indent: int | None = None) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escapes, in JSON text, the terminal control characters from U+007F on, which JSON itself does not escape."""
+    """Escapes the control characters from U+007F on in JSON text. JSON itself escapes only those below U+0020."""
     return _CONTROLS_BEYOND_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

@@ -32,14 +32,14 @@ class Parser(argparse.ArgumentParser):
         raise SystemExit(Exit.USAGE)
 
     def _missing_command(self, message: str) -> argparse.Action | None:
-        """Returns the name of the missing subcommand if argparse's message reports one; None for any other message."""
+        """Returns argparse's subcommand action if `message` says that a subcommand is missing; otherwise None."""
         if not message.startswith("the following arguments are required: "):
             return None
         commands = (action for action in self._actions if isinstance(action, argparse._SubParsersAction))
         return next((action for action in commands if str(action.metavar) in message), None)
 
     def leftover(self, words: Sequence[str]) -> NoReturn:
-        """Exits with an error about the first word of the command line that is neither an option nor an argument."""
+        """Exits with an error about the first unexpected word: an extra argument or an unknown option."""
         first, *_ = words
         if not first.startswith("-") or first == "-":
             self.error(f"{first!r} is an extra word: the command takes no more arguments")
@@ -89,7 +89,7 @@ def listed(names: Iterable[Any]) -> str:
 
 
 def without_command(words: Sequence[str], commands: Iterable[str]) -> str:
-    """Returns an error message if the command line has shared options but no command; otherwise an empty string."""
+    """Returns an error message if the command line has options but no command; otherwise an empty string."""
     name, _, _ = words[0].partition("=") if words else ("", "", "")
     if name not in (*SHARED_WITH_VALUE, *SHARED_FLAGS) and not name.startswith("-b"):
         return ""
@@ -99,7 +99,7 @@ def without_command(words: Sequence[str], commands: Iterable[str]) -> str:
 
 
 def shared_options_last(words: Sequence[str], with_verbs: Iterable[str]) -> list[str]:
-    """Moves shared options from before the command or its verb to the place after the verb.
+    """Moves shared options that stand before the command or its verb to the place after the verb.
 
     Returns all words of the command line in the new order.
     """

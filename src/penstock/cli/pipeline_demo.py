@@ -137,16 +137,16 @@ class _Show:
     def _first_rows_are_due(self) -> bool:
         """Returns True if Spark has written its first batch and no rows have been shown yet.
 
-        Only checks that the sink's log file for the first batch exists; does not read the table.
+        Looks only for the sink's log file of the first batch, because reading the table takes longer.
         """
         log = os.path.join(self._path, "_spark_metadata")
         return self._first_rows_s is None and os.path.isdir(log) and "0" in os.listdir(log)
 
     def _caught_up(self) -> bool:
-        """Returns True once all produced events are in the table, or once CATCH_UP_S seconds have passed.
+        """Returns True once all produced events are in the table, or after CATCH_UP_S seconds.
 
-        The first call stops the producer. The query has to run until this function returns True: if it were stopped
-        within a batch, its next start would repeat the batch.
+        The first call stops the producer. The query has to run until this function returns True: a query that is
+        stopped within a batch repeats the batch at its next start.
         """
         if self._stopping_s is None:
             self._stopping_s = time.monotonic()
@@ -200,9 +200,9 @@ class _Show:
 
 
 def _repeating(work: Callable[[], None], at_once: Callable[[], bool], due: Callable[[], bool]) -> Callable[[], bool]:
-    """Returns a function for a polling loop: it runs `work` every few seconds, and returns True once `due()` is true.
+    """Returns a function that a loop calls again and again, until it returns True: when `due()` is true.
 
-    It runs `work` earlier if `at_once()` is true.
+    Each call runs `work` if the last run was some seconds ago, or if `at_once()` is true.
     """
     every = REFRESH_S[0 if sys.stdout.isatty() else 1]
     last = 0.0
@@ -221,7 +221,7 @@ def _repeating(work: Callable[[], None], at_once: Callable[[], bool], due: Calla
 
 @contextmanager
 def _screen() -> Iterator[Callable[[list[dict[str, Any]], str], None]]:
-    """Yields a function that draws the table of results: in place on a terminal, as one line elsewhere."""
+    """Yields a function that shows the results: on a terminal redraws a table, elsewhere prints one line."""
     if not sys.stdout.isatty():
         yield lambda _, line: output.note(line)
         return

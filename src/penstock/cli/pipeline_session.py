@@ -60,7 +60,7 @@ def pace(args: argparse.Namespace) -> Any:
 
 @contextmanager
 def reached(args: argparse.Namespace, topic: Topic) -> Iterator[Broker]:
-    """Opens a client of a topic's brokers, with the same `kafka.*` options as the pipeline's other clients."""
+    """Opens a client of a topic's brokers. It has the same `kafka.*` options as the pipeline."""
     from penstock.cli.connect import connect
     from penstock.pipelines.topics import client_part
     from penstock.spark.brokers import connection_settings
@@ -77,8 +77,8 @@ def reached(args: argparse.Namespace, topic: Topic) -> Iterator[Broker]:
 def topic_options(config: str | None, given: Iterable[str], what: str = "--option") -> dict[str, str]:
     """Returns the options for Spark's connections to the brokers.
 
-    They are the security properties of the file `config`, with the prefix `kafka.`, and the options in `given`, which
-    override these properties.
+    These are the security properties in the file `config`, with the prefix `kafka.`, and the options in `given`. An
+    option in `given` overrides a property of the file.
     """
     from penstock.cli.properties import read_file
     from penstock.client.client_security import SECURITY_PREFIXES
@@ -91,8 +91,8 @@ def topic_options(config: str | None, given: Iterable[str], what: str = "--optio
 def topic(args: argparse.Namespace, name: str, bootstrap: str | None = None, config: str | None = None) -> Topic:
     """Returns the topic, with the id of its cluster.
 
-    The brokers are those of --bootstrap and --command-config, unless `bootstrap` and `config` name others. Raises
-    Failure if the topic does not exist: a missing topic is reported before Spark starts, which takes seconds.
+    `bootstrap` and `config` replace --bootstrap and --command-config. Raises Failure if the topic does not exist, so
+    that the user learns this before Spark starts, which takes seconds.
     """
     from penstock.pipelines.topics import Topic
 
@@ -229,7 +229,7 @@ def progress(spark: Any, recording: Recording, lines: Lines) -> Iterator[None]:
 
 @contextmanager
 def progress_lines(line: Callable[[float], str]) -> Iterator[None]:
-    """Prints the text that `line` returns, again and again while the block runs. Used for work without Spark queries.
+    """Prints the text that `line` returns at intervals while the block runs. Used for work without Spark queries.
 
     On a terminal the text is redrawn often; elsewhere a line is printed now and then.
     """
@@ -252,8 +252,7 @@ def progress_lines(line: Callable[[float], str]) -> Iterator[None]:
 def follow(
     spark: Any, name: str, spec: str, work: Callable[[Callable[[], bool]], None], *, clusters: Iterable[str]
 ) -> int:
-    """Calls `work`, which runs Spark queries to their end or until a signal. Shows progress, and returns the exit
-    code."""
+    """Runs `work` until its Spark queries end or a signal comes. Shows their progress. Returns the exit code."""
     from penstock import runs
 
     run = runs.begin(runs.free_name(name, spec), spec, filter(None, clusters))

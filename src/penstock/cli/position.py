@@ -28,7 +28,7 @@ class End:
 
 @dataclass(slots=True, frozen=True)
 class Stored:
-    """Marks a start at the group's committed offset, or at the beginning if the group has no committed offset."""
+    """Selects the group's committed offset as the start, or the beginning if the group has no committed offset."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -51,8 +51,7 @@ Position = Beginning | End | Stored | Absolute | Last | AtTime
 
 @dataclass(slots=True, frozen=True)
 class Span:
-    """Holds the range of records to read: from a start position on, and only records before the time `stop_ms`, if
-    it is set."""
+    """Holds the range of records to read: from `start` on, and before the time `stop_ms` if it is not None."""
 
     start: Position
     stop_ms: int | None = None

@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(slots=True)
 class Delivery:
-    """Counts sent records, and keeps unacknowledged batches so that every failed batch is reported."""
+    """Counts the records that were sent, and raises the error of a batch that failed."""
 
     records: int = 0
     bytes: int = 0
@@ -114,7 +114,7 @@ class Delivery:
 
 
 def records(args: argparse.Namespace) -> Iterator[list[BulkRecord]]:
-    """Yields one list of records per read, so that a line that a user typed is sent before the next read blocks."""
+    """Yields one list of records per read. So a line that a user typed is sent before the next read blocks."""
     headers = parse_headers(args.header)
     if args.files and not args.lines and not args.json:
         for path in args.files:
@@ -160,9 +160,9 @@ def _read(descriptor: int) -> Iterator[bytes]:
 
 
 def split(parts: Iterable[bytes], delimiter: bytes) -> Iterator[list[bytes]]:
-    """Splits a stream of chunks at a delimiter. Yields, for each chunk, the list of parts that end in this chunk.
+    """Splits a stream of chunks at a delimiter. Yields the parts that are complete, in one list per chunk.
 
-    At the end, yields the last part, which no delimiter follows.
+    At the end, yields the text after the last delimiter, if there is any.
     """
     rest = bytearray()
     for part in parts:

@@ -40,7 +40,7 @@ def add_views(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_views(given: Sequence[str]) -> dict[str, str]:
-    """Returns the formats of -s by "key" and "value". Leaves out a key or value without a format. Raises Failure."""
+    """Parses the values of -s. Returns a format for "key" and for "value", if -s sets one. Raises Failure."""
     found: dict[str, str] = {}
     for each in given:
         part, _, view = each.rpartition("=")

@@ -61,9 +61,9 @@ class Rest:
         return f"{'http' if self.tls is None else 'https'}://{self.host}{f':{self.port}' if self.port else ''}"
 
     def ask(self, method: str, path: str, body: Any = None, *, shape: Shape = ANY_OBJECT) -> dict[str, Any]:
-        """Sends a request and returns the answer, a JSON object with the fields that `shape` names.
+        """Sends a request and returns the answer, a JSON object. `shape` names the fields that the object must have.
 
-        Raises Failure with the message of the node's error response, or because the server is not a node.
+        Raises Failure if the node refuses the request, or if the server is not a Penstock node.
         """
         headers = {"Connection": "close"} | ({"Authorization": self.authorization} if self.authorization else {})
         sent = None
@@ -72,7 +72,9 @@ class Rest:
         try:
             status, text = self._exchange(method, path, sent, headers)
         except ssl.SSLCertVerificationError as problem:
-            raise Failure(f"{self.address} can't be trusted: {problem.verify_message}", Exit.CANNOT_CONNECT) from None
+            raise Failure(
+                f"{self.address} has a certificate that can't be trusted: {problem.verify_message}", Exit.CANNOT_CONNECT
+            ) from None
         except TimeoutError:
             sentence = f"{self.address} did not answer within {self.timeout_s:g} s: give a longer --timeout"
             raise Failure(sentence, Exit.TIMEOUT) from None
@@ -116,8 +118,10 @@ class Rest:
 
 
 def has_shape(value: Any, shape: Any) -> bool:
-    """Returns True if a JSON value has a shape: a type, a list with the shape of every item, or a dict with the shapes
-    of some fields of an object."""
+    """Returns True if a JSON value fits `shape`.
+
+    `shape` is a type, a list that holds the shape of each item, or a dict with the shapes of required fields.
+    """
     match shape:
         case dict():
             return isinstance(value, dict) and all(

@@ -151,7 +151,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def put_in(mutant: str | None) -> None:
-    """Applies a generated bug to this process, unless an earlier seed has applied it already."""
+    """Applies a generated bug (a mutant) to this process, unless the process has it already."""
     from penstock.sim.mutants.hook import install, installed
 
     if mutant is None or installed() == mutant:
@@ -365,7 +365,7 @@ def picklable(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def prepare_worker(mutant: str | None) -> None:
-    """Prepares a worker process for many runs. With `mutant`, also puts this generated bug into the process's code."""
+    """Prepares a worker process for many runs. With `mutant`, also applies this generated bug to the process."""
     put_in(mutant)
     from penstock.sim.run.many_runs import prepare  # loads the node's code
 

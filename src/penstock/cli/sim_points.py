@@ -150,7 +150,7 @@ def _run_many(args: argparse.Namespace, coverage: Coverage) -> int:
 
 
 def _outcomes(args: argparse.Namespace, coverage: Coverage) -> Iterator[_Done]:
-    """Runs the seeds and yields the outcome of each. Each run starts with the coverage of the seeds finished so far."""
+    """Runs the seeds and yields the outcome of each. A seed starts with the coverage of all earlier finished seeds."""
     seeds = iter(args.seeds)
     sent = picklable(args)
     if args.jobs == 1:

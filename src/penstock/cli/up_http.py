@@ -33,6 +33,5 @@ def http_listeners(args: argparse.Namespace) -> list[str]:
 
 
 def http_is_optional(args: argparse.Namespace) -> bool:
-    """Returns True if neither --http nor --override sets the HTTP port: then the broker starts even if the port is
-    taken."""
+    """Returns True if no option sets the HTTP port. The broker then starts without HTTP if the port is taken."""
     return args.http is None and HTTP_LISTENER not in overrides(args.override)

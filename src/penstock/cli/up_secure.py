@@ -34,11 +34,10 @@ class Secured:
 
 @contextmanager
 def security_of(args: argparse.Namespace, directory: str, first_node: str) -> Iterator[Secured]:
-    """Yields the security settings that the command line asks for.
+    """Yields the security settings for the options of the command line.
 
-    The certificates and passwords are in `directory`. It is outside of the log directories, because Kafka refuses
-    unknown files in them. For an ephemeral cluster, the files are temporary. `first_node` is the data directory of the
-    first node.
+    The certificates and passwords are in `directory`, outside of the log directories, because Kafka refuses unknown
+    files there. The files of an ephemeral cluster are temporary. `first_node` is the data directory of the first node.
     """
     if args.ephemeral and args.secure:
         with tempfile.TemporaryDirectory(prefix="penstock-secure-") as made:
@@ -50,8 +49,7 @@ def security_of(args: argparse.Namespace, directory: str, first_node: str) -> It
 
 
 def _check(directory: str, first_node: str, *, secure: bool) -> None:
-    """Raises Failure if --secure is given for data that was made without it, or missing for data that was made with
-    it."""
+    """Raises Failure if --secure does not fit existing data: the data was made with it, or without it."""
     from penstock.node.local_security import is_there
 
     formatted = os.path.exists(os.path.join(first_node, "meta.properties"))

@@ -122,9 +122,7 @@ class Accumulator:
         self._queues.setdefault(batch.partition, deque()).append(batch)
 
     def heads(self) -> Iterator[tuple[PendingBatch, bool]]:
-        """Yields (batch, ready) for the oldest batch of each partition. `ready` is True if the batch takes no more
-        records.
-        """
+        """Yields (batch, ready) for the oldest batch of each partition. `ready` is True if the batch is closed."""
         for queue in self._queues.values():
             head = queue[0]
             yield head, len(queue) > 1 or bool(head.encoded or head.built) or head.size >= self._batch_bytes

@@ -133,9 +133,9 @@ class AsyncClient:
         return await asyncio.shield(opening)
 
     def _any_node(self, channel: str) -> int:
-        """Returns a node for a request that any node can serve; if possible, a node without requests in flight.
+        """Returns a node for a request that any node can serve. Prefers a node without requests in flight.
 
-        A node with unanswered requests may be dead, and a further request would get no response.
+        A node that has not answered its requests may be dead.
         """
         live = {
             node: each.in_flight for (node, of), each in self._connections.items() if of == channel and not each.closed
@@ -189,8 +189,8 @@ class AsyncClient:
     async def _open_first(self, addresses: list[tuple[str, int]]) -> BrokerConnection:
         """Returns the first connection that opens.
 
-        Tries the addresses in order. Tries the next address as soon as an attempt fails, or after
-        NEXT_ADDRESS_AFTER_S seconds without a result. Earlier attempts continue meanwhile.
+        Tries the addresses in order. If an attempt fails or takes longer than NEXT_ADDRESS_AFTER_S seconds, tries the
+        next address. The slow attempts continue meanwhile.
         """
         attempts: list[asyncio.Task[BrokerConnection]] = []
         found: BrokerConnection | None = None
@@ -276,7 +276,7 @@ class AsyncClient:
     async def refresh_quietly(self, topics: Sequence[str]) -> None:
         """Refreshes metadata before a request is retried.
 
-        Ignores errors: if the brokers can't be reached, the retried request fails with the same error.
+        Ignores retriable errors: if no broker can be reached, the request itself fails with such an error.
         """
         try:
             await self._ask_metadata(topics)
@@ -439,7 +439,7 @@ class _Unreachable(NamedTuple):
 
 
 class _NoTopicError(Exception):
-    """Raised if a topic or partition doesn't exist.
+    """Raised if a topic or partition doesn't exist. The client then does not retry.
 
-    The client does not retry after this error, although Kafka's clients may retry after its error code.
+    Kafka's error code for this case is retriable, so this is a separate exception.
     """

@@ -80,7 +80,7 @@ def credentials_of(properties: Mapping[str, str]) -> Credentials:
         if name in SECURITY_PROPERTIES | _HARMLESS:
             continue
         if get_close_matches(name, [PROTOCOL], n=1, cutoff=_SLIP):  # without it, a client would send clear text
-            raise ClientSecurityError(f"{name} has no effect: is {PROTOCOL} meant?")
+            raise ClientSecurityError(f"{name} is not a known property: did you mean {PROTOCOL}?")
         if name.startswith(SECURITY_PREFIXES):
             raise ClientSecurityError(f"{name} is not supported: remove it, or use a supported property.")
     protocol = properties.get("security.protocol", "PLAINTEXT").strip().upper()

@@ -72,9 +72,9 @@ class Cluster:
             pass
 
     def updating(self, answer: MetadataResponse, *, all_topics: bool = False) -> Iterator[None]:
-        """Updates nodes and topics like `update`, and yields once for each partition of the response.
+        """Updates nodes and topics like `update`. Yields once for each partition, so that the caller can pause.
 
-        The cluster changes only after the last yield, all at once.
+        The cluster's data stays unchanged until the last yield.
         """
         found: dict[str, TopicInfo] = {}
         for topic in answer.topics:
@@ -109,7 +109,7 @@ class Cluster:
     def _take(self, topic: TopicInfo) -> None:
         """Updates a topic from a Metadata response.
 
-        A partition stays unchanged if the response has an older leader epoch: the node that responded lags behind.
+        A partition with an older leader epoch is ignored: the node that responded lags behind.
         """
         before = self.topics.get(topic.name)
         self.forget(topic.name)

@@ -275,7 +275,7 @@ class ClusterAdmin:
     # --- replicas of nodes ---------------------------------------------------------------------------------------
 
     async def holdings(self, node: int, partitions: Iterable[TopicPartition] | None = None) -> Holdings:
-        """Returns a node's log directories, and its replicas of the partitions with their sizes; by default all."""
+        """Returns a node's log directories and replicas. `partitions` limits the replicas; None means all."""
         topics: dict[str, DescribableLogDirTopic] = {}
         for name, index in partitions or ():
             topics.setdefault(name, DescribableLogDirTopic(topic=name, partitions=[])).partitions.append(index)
@@ -302,7 +302,7 @@ class ClusterAdmin:
         return Holdings(directories, replicas, futures)
 
     async def move_replicas(self, node: int, wanted: Mapping[TopicPartition, str]) -> dict[TopicPartition, ErrorCode]:
-        """Starts to move replicas of a node to other log directories of this node. Returns the failures.
+        """Starts to move a node's replicas between its log directories. Returns the error of each refused move.
 
         A move to the replica's current directory cancels a running move.
         """

@@ -57,7 +57,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Holds the unit in which replicas are compared: a batch; for a compacted topic, a record."""
+    """Holds the digest and the offsets of one batch, or of one record if the topic is compacted."""
 
     first: int
     last: int
@@ -126,9 +126,9 @@ class Found:
 def compare_pieces(
     replica: int, span: tuple[int, int], own: Sequence[Piece], leaders: Sequence[Piece]
 ) -> Difference | None:
-    """Returns the first difference between a replica and the leader in one range of offsets; None if they are equal.
+    """Returns the first difference between a replica and the leader in a range of offsets; None if they are equal.
 
-    The pieces are batches; for a compacted topic they are records.
+    A `Piece` is a batch, or a record if the topic is compacted.
     """
     first, last = span
     for mine, theirs in zip(own, leaders):
@@ -181,9 +181,9 @@ def unread(target: Target, why: str) -> Comparison:
 
 
 def shares(target: Target, outlined: Comparison, *, range_offsets: int, most_ranges: int | None = None) -> list[Share]:
-    """Divides the offsets to compare into ranges, and returns shares of at most `most_ranges` ranges, in order.
+    """Divides the offsets to compare into ranges. Returns them in order, as shares of at most `most_ranges` ranges.
 
-    A compacted topic is not divided: to compare the last record of each key, all offsets are needed.
+    A compacted topic is not divided, because the last record of a key may be at any offset.
     """
     if outlined.first >= outlined.end:
         return []
@@ -197,7 +197,7 @@ def shares(target: Target, outlined: Comparison, *, range_offsets: int, most_ran
 def _spans(first: int, end: int, size: int) -> list[tuple[int, int]]:
     """Divides the offsets from `first` to `end` (excluded) into ranges that end at multiples of `size`.
 
-    So two runs of a comparison divide the log at the same offsets.
+    Two runs of a comparison therefore divide the log at the same offsets.
     """
     cuts = [first, *range((first // size + 1) * size, end, size), end]
     return list(pairwise(cuts))
@@ -231,7 +231,7 @@ def at_rate(bytes_per_second: float | None) -> Paced:
 
 
 class _Reader:
-    """Reads one replica from lower to higher offsets. Keeps batches until their range is requested."""
+    """Reads one replica in the order of offsets. Keeps batches that belong to a later range."""
 
     def __init__(self, client: AsyncClient, target: Target, node: int, paced: Paced) -> None:
         self.client = client
@@ -320,7 +320,7 @@ class _Reader:
                 return
 
     async def pieces_until(self, end: int) -> list[Piece]:
-        """Returns the batches that begin before `end` and that earlier calls have not returned."""
+        """Returns the digests of the batches that begin before `end`. Each batch is returned only once."""
 
         def take(first: int, last: int, batch: memoryview) -> None:
             self._ahead.append(Piece(first, last, hashlib.blake2b(batch, digest_size=DIGEST_BYTES).digest()))

@@ -245,7 +245,7 @@ class BrokerConnection:
         if low > high:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"{self.address} serves no version of {api.name} that this request can use.",
+                f"{self.address} supports no version of {api.name} that this client can use.",
             )
         return high
 
@@ -279,8 +279,7 @@ class BrokerConnection:
         return future
 
     def leave(self, future: "asyncio.Future[memoryview]") -> "asyncio.Future[memoryview]":
-        """Abandons a request. Returns a future that completes when the late response arrives or the connection
-        closes."""
+        """Abandons a request. The returned future completes when the late response arrives or the connection closes."""
         for entry in self._stream.waiting:
             if entry.future is future:
                 entry.future = asyncio.get_running_loop().create_future()

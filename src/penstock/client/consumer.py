@@ -126,7 +126,7 @@ class Consumer:
     # Positions
 
     def _move(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Sets new positions, and forgets the leader epochs of the records that were read before."""
+        """Sets new positions, and forgets the leader epochs of earlier records."""
         self._positions.update(positions)
         for partition in positions:
             self._epochs.pop(partition, None)
@@ -332,7 +332,10 @@ class Consumer:
         self._move(await self._look_up({partition: self._settings.reset}))
 
     async def _truncated(self, partition: TopicPartition, offset: int, end_offset: int) -> None:
-        """Handles a leader whose log lacks the last record that was read, because of an unclean election."""
+        """Handles a partition whose leader has lost records that were read, because of an unclean election.
+
+        Moves the position back to the end of the leader's log. Raises KafkaError if no reset is configured.
+        """
         if self._positions.get(partition) != offset:
             return
         if self._settings.reset is None:

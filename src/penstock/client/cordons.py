@@ -22,11 +22,11 @@ CORDONED = "cordoned.log.dirs"
 async def set_cordoned(
     client: AsyncClient, node: int, directories: str | None, reached: Callable[[Holdings], bool]
 ) -> str | None:
-    """Sets `cordoned.log.dirs` of a node; None unsets it.
+    """Sets `cordoned.log.dirs` of a node, and waits until `reached` accepts the directories that the node reports.
 
-    Then waits until `reached` is true for the log directories that the node reports. Returns a sentence with the reason
-    if the config can't be changed; otherwise None. A cluster older than Kafka 4.3 does not know this config: it still
-    places new replicas in these directories.
+    None for `directories` unsets the config. Returns None, or a sentence with the reason if the config can't be
+    changed. A cluster older than Kafka 4.3 does not know the config, and still places new replicas in these
+    directories.
     """
     change = (CORDONED, ConfigOperation.DELETE if directories is None else ConfigOperation.SET, directories)
     cluster = ClusterAdmin(client)

@@ -29,8 +29,7 @@ NodeMove = tuple[int, DirectoryMove]
 
 
 class Step(NamedTuple):
-    """Holds the progress of moves since the last report: the number of moves that ended, and a sentence for each
-    failure."""
+    """Holds the progress since the last report: how many moves have ended, and a sentence for each failed move."""
 
     ended: int
     failures: list[str]
@@ -137,11 +136,11 @@ class DirectoryMoves:
 def ended(
     node: int, going: dict[TopicPartition, DirectoryMove], holdings: Holdings, suspected: set[TopicPartition]
 ) -> Step:
-    """Removes ended moves from `going`. Returns a `Step` with the number of ended moves and the failures.
+    """Removes ended moves from `going`. Returns the number of ended moves and the failures.
 
-    A failed move has no copy in the target directory, and its replica is still in the old directory. A move that has
-    just succeeded looks the same for a moment. So the first check that finds this only adds the move to `suspected`. If
-    the next check finds it again, the move has failed.
+    A move seems to have failed if the replica is still in the old directory and no copy is being made. A move that has
+    just succeeded looks the same for a moment. So the move counts as failed only if two checks in a row find this;
+    after the first check, it is in `suspected`.
     """
     count, failures = 0, []
     for partition, move in list(going.items()):

@@ -19,7 +19,7 @@ def code_of(number: int) -> ErrorCode:
 
 
 def error_codes(answer: Struct) -> Iterator[ErrorCode]:
-    """Yields the error code of a response, and that of each of its items; NONE if an item has no error."""
+    """Yields the error code of a response and the error codes of all its items. NONE stands for success."""
     yield code_of(getattr(answer, "error_code", 0))
     for field in answer.FIELDS:
         value = getattr(answer, field.name) if field.kind == "array" else None
@@ -31,6 +31,6 @@ def error_codes(answer: Struct) -> Iterator[ErrorCode]:
 def may_pass(code: ErrorCode) -> bool:
     """Returns True if a retry may succeed after this error.
 
-    BROKER_NOT_AVAILABLE is included, because the partitions of a lost node get new leaders.
+    This includes BROKER_NOT_AVAILABLE: the partitions of a lost node get new leaders.
     """
     return code.retriable or code is ErrorCode.BROKER_NOT_AVAILABLE

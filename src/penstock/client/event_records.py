@@ -36,7 +36,7 @@ class EventRows(NamedTuple):
 
 
 def event_rows(values: Iterable[bytes | None]) -> EventRows:
-    """Returns the events in the given record values. Leaves out, and counts, values that are not events."""
+    """Returns the events in the given record values. Counts the values that are not events."""
     found = [_event(value) for value in values if value is not None]
     rows = [row for row in found if row is not None]
     return EventRows(rows, len(found) - len(rows))
@@ -61,7 +61,7 @@ def _event(value: bytes) -> EventRow | None:
 
 
 def _is_small(fields: dict[str, Any]) -> bool:
-    """Returns True if the fields of an event have at most MAX_FIELD_VALUES values in at most MAX_DEPTH levels."""
+    """Returns True if the fields of an event are within the limits MAX_FIELD_VALUES and MAX_DEPTH."""
     level: list[Any] = [fields]
     room = MAX_FIELD_VALUES
     for _ in range(MAX_DEPTH):

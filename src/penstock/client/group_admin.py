@@ -156,7 +156,7 @@ class GroupAdmin:
         return _offsets(found.topics)
 
     async def committed_on(self, node: int, groups: Iterable[str]) -> dict[str, Offsets]:
-        """Returns the committed offsets of groups that a node coordinates. Leaves out groups that it refuses."""
+        """Returns the committed offsets of groups that a node coordinates. Leaves out groups with an error."""
         request = fetching.OffsetFetchRequest(
             groups=[fetching.OffsetFetchRequestGroup(group_id=each, topics=None) for each in groups]
         )

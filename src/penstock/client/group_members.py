@@ -54,7 +54,7 @@ class Described(NamedTuple):
 async def describe_members(
     client: AsyncClient, state: str, members: Iterable[tuple[Owner, Iterable[Claim]]]
 ) -> Described:
-    """Returns the description of a group. `members` has each member with the partitions of its assignment."""
+    """Returns the description of a group. `members` are pairs of a member and its assignment."""
     reading = _Reading()
     read = {owner: await reading.read(claims) for owner, claims in sorted(members, key=lambda each: each[0].member)}
     known = await existing_partitions(client, reading.topics)
@@ -134,10 +134,10 @@ def partition_names(partitions: Iterable[TopicPartition]) -> list[str]:
 
 
 def claims_in(protocol_type: str, assignment: bytes) -> Iterator[Claim]:
-    """Yields the topics and partitions in the assignment that the leader of a classic group wrote for a member.
+    """Yields (topic, partitions) from the assignment of a member of a classic group.
 
-    Ends at the first byte that can't be parsed. Yields nothing if the group's protocol type is not "consumer", because
-    the format of such an assignment is unknown.
+    Stops at the first byte that can't be parsed. Yields nothing if the group's protocol type is not "consumer": the
+    format of such an assignment is unknown.
     """
     if protocol_type != CONSUMER or len(assignment) < 2:
         return

@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 
 class PreparedTxnState(NamedTuple):
-    """Names a prepared transaction. As in Kafka, its text is `producerId:epoch`, or empty if no transaction is
-    prepared."""
+    """Identifies a prepared transaction. Its text is `producerId:epoch`; empty text means that none is prepared."""
 
     producer_id: int
     producer_epoch: int

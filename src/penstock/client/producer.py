@@ -131,8 +131,8 @@ class Producer:
     ) -> list[PendingBatch]:
         """Queues records. Waits only for buffer space. Returns their batches, whose futures give the results.
 
-        Chooses a partition and a batch only for the first record of each batch, and appends further records to that
-        batch.
+        This is faster than `send` for each record, because most records only have to be added to a batch that is known
+        already.
         """
         info = await self._client.topic(topic, create=self._settings.create_topics)
         count, limit, now = len(info.partitions), self._settings.batch_bytes, self._clock.wall_ms()
@@ -159,7 +159,7 @@ class Producer:
         return list(found)
 
     async def _place(self, topic: str, key: bytes | None, size: int, partition: int | None) -> PendingBatch:
-        """Returns the batch that takes a record of this size. Waits for buffer space."""
+        """Returns a batch with room for a record of `size` bytes. Waits for buffer space."""
         if self._transactions is not None:
             self._transactions.check_open()
         info = self._client.cluster.topics.get(topic)
@@ -176,10 +176,7 @@ class Producer:
         return self._pending.open_batch((topic, partition), size) or self._new_batch((topic, partition))
 
     def _full(self, batch: PendingBatch | None) -> None:
-        """Sends the batch if it is full. If the buffer is full, makes later calls of `send` wait.
-
-        Called after records were added to the batch.
-        """
+        """Lets later calls of `send` wait if the buffer is full. Sends the batch, if it is given and full."""
         if self._pending.bytes >= self._settings.buffer_bytes:
             self._room.clear()
         if batch is not None and batch.size >= self._settings.batch_bytes:
@@ -263,7 +260,7 @@ class Producer:
     async def complete(self, decided: PreparedTxnState) -> None:
         """Commits the prepared transaction if it equals `decided`; otherwise aborts it.
 
-        No-op if no transaction is prepared.
+        Does nothing if no transaction is prepared.
         """
         if await self._transactional().complete(decided):
             self._identity.restart_sequences()
@@ -330,7 +327,7 @@ class Producer:
     # Sending
 
     def _drain(self) -> None:
-        """Sends the batches that are ready: one batch per partition, one request per leader."""
+        """Sends the oldest batch of each partition if the batch is ready and the partition has no batch in flight."""
         now = asyncio.get_running_loop().time()
         hurry = self._flushing > 0 or not self._room.is_set()
         by_leader: dict[int | None, list[PendingBatch]] = {}
@@ -409,7 +406,7 @@ class Producer:
             )
 
     async def _produce(self, leader: int, batches: list[PendingBatch]) -> list[PendingBatch]:
-        """Sends one Produce request to a leader. Returns the batches to retry after a refresh of the leaders."""
+        """Sends one Produce request to a leader. Returns the batches whose leaders must be refreshed before a retry."""
         connection = await self._client.connection(leader)
         transactions, settings = self._transactions, self._settings
         request = produce_requests.build(

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 
 class ProducerIdentity:
-    """Holds the producer id. A transactional producer gets the id from its transaction coordinator, any other producer
-    from any broker."""
+    """Holds the producer id, the epoch and the next sequence numbers of a producer.
+
+    A transactional producer gets its id from the transaction coordinator. Other producers get it from any broker.
+    """
 
     def __init__(self, client: AsyncClient, transactions: Transactions | None) -> None:
         self._client = client

@@ -194,8 +194,7 @@ class ReplicaMoves:
 
 
 def copied_share(facts: Facts, partition: TopicPartition, adding: Collection[int]) -> tuple[int | None, int | None]:
-    """Returns the progress of the slowest new replica: its size in percent of the leader's, and how many records it
-    lacks."""
+    """Returns the progress of the slowest new replica: the percentage copied, and the lag in records."""
     leader = facts.partitions[partition].leader if partition in facts.partitions else -1
     whole = facts.sizes.get(leader, {}).get(partition)
     parts = [facts.sizes.get(node, {}).get(partition, 0) for node in adding]

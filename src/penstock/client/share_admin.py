@@ -58,7 +58,8 @@ class ShareAdmin:
         return found
 
     async def offsets(self, group: str) -> list[tuple[str, offsets_api.DescribeShareGroupOffsetsResponsePartition]]:
-        """Returns (topic name, partition entry of DescribeShareGroupOffsets) for each partition of the group.
+        """Returns pairs (topic name, partition entry) of DescribeShareGroupOffsets, one for each partition of the
+        group.
 
         Raises KafkaError for the first error.
         """
@@ -72,8 +73,7 @@ class ShareAdmin:
         return [(topic.topic_name, part) for topic in found.topics for part in topic.partitions]
 
     async def alter_offsets(self, group: str, target: Mapping[TopicPartition, int]) -> list[Refusal]:
-        """Sets the start offsets of a group without members. Returns a refusal for each refused partition; one refusal
-        if the whole request is refused."""
+        """Sets the start offsets of a group without members. Returns an error per refused partition, or one for all."""
         topics: dict[str, altering.AlterShareGroupOffsetsRequestTopic] = {}
         for (name, index), offset in sorted(target.items()):
             topic = topics.setdefault(name, altering.AlterShareGroupOffsetsRequestTopic(topic_name=name, partitions=[]))
@@ -91,8 +91,7 @@ class ShareAdmin:
         ]
 
     async def delete_offsets(self, group: str, topics: Iterable[str]) -> list[Refusal]:
-        """Deletes a group's offsets in these topics. Returns a refusal for each refused topic; one refusal if the whole
-        request is refused."""
+        """Deletes a group's offsets in these topics. Returns an error per refused topic, or one for all."""
         wanted = [deleting.DeleteShareGroupOffsetsRequestTopic(topic_name=topic) for topic in topics]
         request = deleting.DeleteShareGroupOffsetsRequest(group_id=group, topics=wanted)
         answer = await self._client.ask_coordinator(group, request)
@@ -143,9 +142,9 @@ class ShareAdmin:
         return await self._change(group, place, first, last, kind)
 
     async def drain(self, group: str, windows: Iterable[Window]) -> AsyncIterator[tuple[Window, Refusal | None]]:
-        """Archives the records in flight of the partitions in `windows`.
+        """Archives the records in flight of the partitions in `windows`, the result of `windows_of`.
 
-        `windows` is the result of `windows_of`. Yields each of its entries with the refusal; None after success.
+        Yields each entry of `windows` with None after success, or with the refusal.
         """
         wanted = {(each["topic"], each["partition"]): each for each in windows}
         for place in await self._places(wanted):
@@ -183,7 +182,7 @@ class ShareAdmin:
     async def _ask(
         self, group: str, places: list[Place], batch: acknowledging.AcknowledgementBatch | None
     ) -> list[tuple[Place, Any]]:
-        """Sends an operator's request to the leader of these partitions. Returns the answer for each partition."""
+        """Sends a request for the group's records in flight to a leader. Returns the answer for each partition."""
         topics: dict[bytes, acknowledging.AcknowledgeTopic] = {}
         for place in places:
             topic = topics.setdefault(place.topic_id, acknowledging.AcknowledgeTopic(topic_id=place.topic_id))
@@ -242,7 +241,7 @@ def is_idle(windows: Iterable[Window]) -> bool:
 
 
 def _portions(places: list[Place]) -> Iterator[list[Place]]:
-    """Divides the partitions by leader, into lists that fit into one request each."""
+    """Divides the partitions by leader. Yields lists that fit into one request each."""
     for leader in sorted({place.leader for place in places}):
         led = [place for place in places if place.leader == leader]
         for first in range(0, len(led), PARTITIONS_AT_ONCE):

@@ -201,9 +201,8 @@ class ShareConsumer:
     async def commit(self) -> list[tuple[TopicPartition, dict[int, int], KafkaError | None]]:
         """Sends all acknowledgements.
 
-        Returns, for each partition, the acknowledgement types by offset and the error. The error is None if the
-        acknowledgements are stored. After some errors, such as a lost connection, it is unknown whether the
-        acknowledgements were stored.
+        Returns the acknowledgement types by offset and the error for each partition. The error is None if the
+        acknowledgements are stored. After some errors, such as a lost connection, they may be stored or not.
         """
         wanted = await self._client.by_leader(self._acks.partitions())
         results = await asyncio.gather(*(self._commit(node, partitions) for node, partitions in wanted.items()))

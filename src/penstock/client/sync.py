@@ -82,7 +82,7 @@ class Client:
         retry_first: bool = False,
         network: Network | None = None,
     ) -> None:
-        """Connects to the brokers. With `retry_first`, a failed first connection is retried."""
+        """Connects to the brokers. `retry_first` retries the first connection if it fails."""
         self.asynchronous = AsyncClient(bootstrap, settings=settings, retry=retry, network=network)
         self._admin = Admin(self.asynchronous)
         self._thread = _LoopThread()

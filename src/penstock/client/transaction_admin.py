@@ -108,10 +108,10 @@ class TransactionAdmin:
     async def hanging(
         self, topics: Iterable[str], older_than_ms: int, now_ms: int
     ) -> tuple[list[Open], dict[TopicPartition, str]]:
-        """Returns the transactions that no coordinator will end.
+        """Returns the hanging transactions: open transactions that no coordinator will end.
 
-        Also returns the partitions that could not be read, with the reason. Without topics, looks at all topics. Only
-        transactions whose last record is older than `older_than_ms` count.
+        Looks at all topics if none is given, and only at transactions whose last record is older than `older_than_ms`.
+        The second result has the partitions that could not be read, with the reason.
         """
         wanted = (await self._client.metadata([*topics] or None)).topics
         for topic in wanted:
@@ -154,10 +154,9 @@ class TransactionAdmin:
         return hanging
 
     async def _open(self, led: dict[int, dict[str, list[int]]]) -> tuple[list[Open], dict[TopicPartition, str]]:
-        """Returns the open transactions of the given partitions, and the partitions that could not be read, with the
-        reason.
+        """Returns the open transactions of the given partitions. `led` has the partitions by leader and topic.
 
-        `led` groups the partitions by the node id of their leader and by topic.
+        The second result has the partitions that could not be read, with the reason.
         """
         found: list[Open] = []
         unread: dict[TopicPartition, str] = {}
@@ -177,8 +176,8 @@ class TransactionAdmin:
     async def _unknown_to_coordinators(self, candidates: Collection[Open]) -> list[Open]:
         """Returns the transactions that no coordinator will end.
 
-        For such a transaction, no coordinator knows the producer, or the coordinator's transaction does not include the
-        partition.
+        Such a transaction has a producer that no coordinator knows, or a partition that the coordinator did not add to
+        it.
         """
         if not candidates:
             return []

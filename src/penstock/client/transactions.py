@@ -97,7 +97,7 @@ class Transactions:
         self._used = self.state is State.PREPARED
 
     async def resume(self, prepared: PreparedTxnState) -> None:
-        """Continues a prepared transaction with its producer id and epoch. Sends no request and fences no producer."""
+        """Continues a prepared transaction with its producer id and epoch. Does not contact the coordinator."""
         self._expect(State.FRESH)
         await self._learn_generation()
         self.producer_id, self.producer_epoch = self.prepared = prepared
@@ -123,7 +123,10 @@ class Transactions:
         return self.prepared
 
     async def complete(self, decided: PreparedTxnState) -> bool:
-        """Commits the prepared transaction if it equals `decided`; otherwise aborts it. Returns the result of `end`."""
+        """Commits the prepared transaction if it equals `decided`; otherwise aborts it.
+
+        Returns True if the producer got a new epoch.
+        """
         if self.state is State.READY:
             return False  # it has ended already
         self._expect(State.PREPARED)

@@ -76,4 +76,4 @@ def _text(kind: str, name: str, value: Any) -> str:
         case list() | tuple():
             return ",".join(_text(kind, name, each) for each in value)
         case _:
-            raise TypeError(f"{kind} {name} can't be {value!r}: write a text, a number, a bool or a list of those")
+            raise TypeError(f"{kind} {name} can't be {value!r}: write a text, a number, a bool or a list")

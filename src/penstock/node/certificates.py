@@ -48,17 +48,17 @@ class Certificates:
             asyncio.get_running_loop().call_later(CHECK_S, self.watch, stopping)
 
     def use_stored(self, image: MetadataImage) -> None:
-        """Uses the dynamic configs of `image`, which comes from this node's own metadata log, even if they are not
-        committed.
+        """Uses the dynamic configs of `image`, which was read from this node's own metadata log. They may be
+        uncommitted.
 
-        Only the quorum can tell a restarted node which configs are committed. But if certificates were changed by
-        dynamic configs, the quorum may refuse connections with the old certificates of the properties file.
+        A restarted node learns only from the quorum which configs are committed. But the quorum may refuse the
+        certificates of the properties file, if dynamic configs have replaced them. So the node can't wait.
         """
         self._stored = image.broker_config(self._settings.node_id)
         self.renew()
 
     def use_settings(self) -> None:
-        """Uses the dynamic configs of the settings from now on, and forgets the configs that `use_stored` set."""
+        """Uses the dynamic configs of the node's settings again, instead of the configs that `use_stored` set."""
         self._stored = None
         self.renew()
 

@@ -57,8 +57,8 @@ class HttpSide:
         """Reads the HTTP address, and the settings of its TLS, logins and schemas. Raises ListenerError.
 
         With `optional`, the node starts without HTTP if the address can't be bound. `pipelines` returns the pipelines
-        that the console shows. `metadata` holds the users' credentials. `secret_of_nobody` returns the secret from
-        which the login makes up credentials of unknown users; see `HttpSecurity`.
+        that the console shows. `metadata` returns the metadata log, which holds the users' credentials.
+        `secret_of_nobody` returns the secret from which made-up credentials of unknown users are computed.
         """
         self._world = world
         self._address = plan_http(world.settings)

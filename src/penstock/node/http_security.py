@@ -71,8 +71,8 @@ class HttpSecurity:
         """Reads the settings. Raises ListenerError.
 
         `credentials` returns the SCRAM credentials by user and mechanism. `secret_of_nobody` returns the secret from
-        which credentials of unknown users are made up, so that a failed login does not show whether the user exists.
-        Delegation tokens are logins where SCRAM is enabled, as on Kafka's listeners.
+        which made-up credentials of unknown users are computed, so that a failed login does not show whether the user
+        exists. If SCRAM is enabled, clients can also log in with delegation tokens, as on Kafka's listeners.
         """
         self._address = address
         self._tls: TlsSource | None = None
@@ -99,11 +99,10 @@ class HttpSecurity:
         self._asks_passwords = users is not None
 
     def _read_tls(self, settings: Settings, *, with_users: bool) -> Callable[[Mapping[str, Any]], str] | None:
-        """Makes the TLS context. Returns the function that maps a certificate to its user; None if clients can't log in
-        with a certificate.
+        """Makes the TLS context. Returns a function that maps a client certificate to its user.
 
-        On Kafka's listeners with SASL, a certificate does not replace the login. The same holds for HTTP, unless
-        `ssl.client.auth` is set for HTTP itself.
+        Returns None if a certificate is not enough to log in: HTTP has users with passwords or tokens, and
+        `ssl.client.auth` is not set for HTTP itself. Kafka's listeners with SASL also require a login.
         """
         try:
             self._tls = TlsSource(tls_properties(settings, LISTENER))

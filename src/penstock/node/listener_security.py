@@ -1,8 +1,8 @@
 """Reads how each listener protects its connections, and how this node authenticates to the listeners of other nodes.
 
 As in Kafka, `ssl.*` and `sasl.*` properties apply to all listeners. With the prefix `listener.name.<name>.` they apply
-to one listener, and with `listener.name.<name>.<mechanism>.` to one mechanism of this listener. If the properties don't
-allow the protection that a listener's protocol requires, the node refuses to start, and the error names the cause.
+to one listener, and with `listener.name.<name>.<mechanism>.` to one mechanism of this listener. The node refuses to
+start if a listener's protocol needs properties that are missing or wrong. The error names the cause.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ListenerSecurity:
         """Reads the listener's settings. Raises ListenerError.
 
         `credentials` returns the SCRAM credentials by user and mechanism; `find_token` returns a delegation token.
-        `secret` returns the secret from which credentials of unknown users are made up.
+        `secret` returns the secret from which made-up credentials of unknown users are computed.
         """
         self.name = plan.name
         self.tls: TlsSource | None = None
@@ -244,10 +244,10 @@ def _sasl_rules(
 
 
 class CredentialShapes:
-    """Returns the salt lengths and iteration counts of all SCRAM credentials, by mechanism, when it is called.
+    """Collects the salt lengths and iteration counts of all SCRAM credentials. A call returns them by mechanism.
 
-    `credential_of_nobody` uses these values to make up credentials of unknown users. The values are computed again only
-    after a change of the credentials.
+    `credential_of_nobody` makes up credentials of unknown users from these values. They are collected again only after
+    the credentials have changed.
     """
 
     def __init__(self, credentials: Callable[[], ScramCredentials]) -> None:
@@ -315,7 +315,7 @@ def jaas_entry(settings: Settings, listener: str, mechanism: str) -> JaasEntry |
 
 
 def nobody_secret(settings: Settings, cluster_id: Callable[[], str]) -> Callable[[], bytes]:
-    """Returns a function that returns the secret from which credentials of unknown users are made up."""
+    """Returns a function that returns a secret. Made-up credentials of unknown users are computed from this secret."""
     token_key = settings.optional_str("delegation.token.secret.key")
     return lambda: secret_of_nobody(cluster_id(), token_key)
 

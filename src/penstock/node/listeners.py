@@ -131,9 +131,9 @@ def _controllers(settings: Settings) -> set[str]:
 def _protocols(settings: Settings) -> dict[str, str]:
     """Returns the security protocols of listeners by name.
 
-    A controller listener without an entry in listener.security.protocol.map is PLAINTEXT, as in Kafka, in one case
-    only: this map is not set, and no listener is named after a protocol with TLS or SASL. So an operator who secures
-    the listeners of clients can't forget the controllers.
+    As in Kafka, a controller listener that is not in listener.security.protocol.map is PLAINTEXT if two conditions
+    hold: the map is not set, and no listener is named after a protocol with TLS or SASL. Otherwise the operator must
+    map it, so a cluster with secured clients never gets an open controller listener by mistake.
     """
     found = _protocol_map(settings.str(PROTOCOL_MAP))
     controllers = _controllers(settings)
@@ -190,8 +190,7 @@ def exposed_listeners(settings: Settings, plans: Sequence[ListenerPlan]) -> list
 def protected_listeners(settings: Settings, plans: Sequence[ListenerPlan]) -> frozenset[str]:
     """Returns the listeners that accept connections beyond max.connections, as in Kafka.
 
-    These are all controller listeners. If there are several listeners for clients and brokers, the inter-broker
-    listener is one of them too.
+    These are the controller listeners. If the node has several other listeners, the inter-broker listener is included.
     """
     names = {plan.name for plan in plans if plan.controller}
     if len(plans) - len(names) > 1:

@@ -93,7 +93,8 @@ class Node:
         """Reads the settings. The method `start` makes and starts the parts.
 
         `on_fatal` is called when the node can't continue, because its metadata log or all log directories have failed.
-        `faults` are the fault rules of tests. `HttpSide` describes `http_optional` and `pipelines`.
+        `faults` are the fault rules of tests. With `http_optional`, the node starts without HTTP if the HTTP address
+        can't be bound. `pipelines` returns the pipelines that the console shows.
         """
         self.settings = settings
         self.disk = disk
@@ -386,7 +387,7 @@ class Node:
             security.close()
 
     def _hold(self, connection: Connection, frame: memoryview) -> Later[Reply]:
-        """Returns a `Later` that answers the request once a dispatcher is set. Listeners open before that time."""
+        """Returns a `Later` that answers a request which arrives before the dispatcher is set."""
         return Later(self._held(connection, frame))
 
     async def _held(self, connection: Connection, frame: memoryview) -> Reply:
@@ -489,11 +490,11 @@ def _cannot_go_on(lost: str, error: OSError) -> str:
 
 
 def _last_incarnation(logs: LogManager) -> Incarnation:
-    """Returns the broker's previous incarnation, as all log directories record it; unknown if their records differ.
+    """Returns the broker's previous incarnation; an unknown incarnation if the log directories record different ones.
 
-    Unlike in Kafka, the incarnation is also known if its process was killed: its writes survive in the page cache, so
-    the logs are as complete as after a clean stop. Records may be missing only after a power loss or a change of disks.
-    Then the incarnation is unknown, and the broker's replicas are no longer eligible leaders (ELR).
+    Unlike in Kafka, the incarnation is also known after the process was killed, because its writes survive in the page
+    cache. After a power loss or a change of disks, records may be missing. Then the incarnation is unknown, and the
+    broker's replicas are no longer eligible leaders (ELR).
     """
     epochs, asking = (set(each) for each in zip(*(directory.last_incarnation for directory in logs.dirs), strict=True))
     return Incarnation(epochs.pop() if len(epochs) == 1 else -1, asking.pop() if len(asking) == 1 else ZERO_UUID)

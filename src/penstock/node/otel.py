@@ -83,7 +83,9 @@ class OtelExport:
                 work = (exporter, found, broker.node_id, broker.cluster_id, view.started_ms)
                 sent = await loop.run_in_executor(threads, _export, *work)
             except Exception:
-                logger.exception("the metrics could not be exported to the collector; the next interval retries")
+                logger.exception(
+                    "the metrics could not be exported to the collector; the node retries at the next interval"
+                )
                 sent = False
             self._note(sent)
 
@@ -92,7 +94,9 @@ class OtelExport:
         if sent and self._failing:
             logger.info("the OpenTelemetry collector accepts metrics again")
         elif not sent and not self._failing:
-            logger.warning("the collector of %s did not accept the metrics; each interval retries", ENDPOINT)
+            logger.warning(
+                "the collector of %s did not accept the metrics; the node retries at each interval", ENDPOINT
+            )
         self._failing = not sent
 
 

@@ -226,7 +226,7 @@ def _set_kraft_version(plan: FormatPlan, features: dict[str, int]) -> None:
         remedy = "is set: leave the feature out, or set controller.quorum.bootstrap.servers in its place"
         if level:
             remedy = "is not set: leave the feature out, or set the property to the voters of this cluster"
-        raise StorageError(f"kraft.version can only be {level} if controller.quorum.voters {remedy}.")
+        raise StorageError(f"kraft.version must be {level}, because controller.quorum.voters {remedy}.")
     features[KRAFT_VERSION] = level
 
 

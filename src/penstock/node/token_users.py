@@ -45,7 +45,8 @@ class TokenUsers:
         return TokenLookup(credential, token.owner.partition(":")[2], _end_ms(token))
 
     def owner_of(self, token_id: str, password: str) -> str | None:
-        """Returns the principal of the token's owner, if the token is valid and `password` is its HMAC in base64."""
+        """Returns the token's owner, a principal. Returns None if the token is not valid or `password` is not its HMAC
+        in base64."""
         if not self._secret:
             return None
         right = hmac.compare_digest(token_password(self._secret, token_id).encode(), password.encode())

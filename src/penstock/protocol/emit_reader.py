@@ -1,4 +1,4 @@
-"""Writes the source of the decoder of one message version: one Python function.
+"""Generates the Python source of the decoder of one message version, as one function.
 
 Nested structs become loops in the same function. Neighbouring fields of fixed size, and the length after them, are read
 with one `unpack_from`. Most reads do not check bounds. Instead, the decoder checks once, at its end, that its position

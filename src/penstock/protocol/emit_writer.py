@@ -1,8 +1,8 @@
-"""Writes the source of the encoder of one message version: one Python function.
+"""Generates the Python source of the encoder of one message version, as one function.
 
 The encoder appends chunks to a list and joins them once. Neighbouring fields of fixed size, and the length after them,
-are packed with one call. A record set is not copied: it becomes an element of the result itself, after the joined
-chunks before it.
+are packed with one call. A record set is not copied: the encoder joins the chunks before it, and returns the record set
+as a chunk of its own.
 """
 
 from struct import Struct as Layout

@@ -197,10 +197,9 @@ class KafkaError(Exception):
 
 
 def without_frames(error: E) -> E:
-    """Returns the error without its tracebacks.
+    """Removes the tracebacks from the error and from its causes. Returns the error.
 
-    The frames of a traceback keep the bytes of the request in memory. If one of the frames refers to the error, the
-    bytes are freed only by the next garbage collection.
+    The frames of a traceback keep the bytes of the request in memory, often until the next garbage collection.
     """
     link: BaseException | None = error
     while link is not None:

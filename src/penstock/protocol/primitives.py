@@ -132,7 +132,8 @@ def read_unknown_tag(buf: Buffer, p: int, size: int) -> tuple[bytes, int]:
 
 
 def read_unknown_tags(buf: Buffer, p: int, count: int) -> tuple[dict[int, bytes], int]:
-    """Reads the `count` fields of a tagged section, if this version of the struct declares no tags."""
+    """Reads `count` tagged fields as raw bytes by tag. Used for a version of a struct that declares no tagged
+    fields."""
     fields: dict[int, bytes] = {}
     for _ in range(count):
         tag, p = read_uvarint(buf, p)

@@ -5,7 +5,7 @@
    spellings of an IP address match.
 3. A matching DENY wins over every ALLOW, even if the pattern of the ALLOW is more specific.
 4. READ, WRITE, DELETE and ALTER imply DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS. ALL covers every operation. A
-   DENY implies no other operation: it covers exactly its own operation, or every operation if it names ALL.
+   DENY covers only its own operation; a DENY of ALL covers every operation.
 5. A resource without any ACL is closed to all principals, unless `allow.everyone.if.no.acl.found` is set.
 
 The index changes with each ACL that is added or removed. A check takes one lookup for the name, one for the wildcard,
@@ -199,7 +199,8 @@ class Authorizer:
         operation: Operation,
         resource: AclResource,
     ) -> tuple[set[str], set[str]]:
-        """Returns the patterns (names or prefixes) of ACLs that allow the operation, and of ACLs that deny it."""
+        """Returns two sets of patterns (names or prefixes): one of the ACLs that allow the operation, one of the ACLs
+        that deny the operation."""
         host = canonical_host(host)
         allowed: set[str] = set()
         denied: set[str] = set()

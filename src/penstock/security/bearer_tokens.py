@@ -111,7 +111,7 @@ def _trimmed(text: str) -> str:
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name is repeated")
+        raise ValueError("the JSON object repeats a name")
     return found
 
 

@@ -1,6 +1,6 @@
 """Reads the attributes of a certificate's subject from its DER form.
 
-Python's `ssl` gives the text of each attribute, but not its type, which Java shows for attributes without a short name.
+Java writes an attribute without a short name by its type, an object identifier. Python's `ssl` does not give this type.
 """
 
 from __future__ import annotations

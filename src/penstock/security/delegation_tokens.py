@@ -69,9 +69,8 @@ def token_password(secret: str, token_id: str) -> str:
 class TokenCredential:
     """Holds the SCRAM credential of a token.
 
-    Its keys take milliseconds to compute, so they are computed only once, when a client sends its proof. The salt is
-    computed as fast for an existing token as for an unknown token: so the time of the first answer does not show
-    whether the token exists.
+    The keys of a credential take milliseconds to compute. They are computed once, when a client sends its proof, and
+    not for the first answer: the time of the first answer must not show whether the token exists.
     """
 
     __slots__ = ("_keys", "_mechanism", "_password", "iterations", "salt")

@@ -1,5 +1,4 @@
-"""Converts IP addresses to one spelling, because the same address can be written in several ways, and tells which hosts
-are this machine."""
+"""Converts each IP address to one canonical spelling, and recognizes the loopback addresses of this machine."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ def canonical_host(host: str) -> str:
 
 @lru_cache(maxsize=4096)
 def is_loopback(host: str) -> bool:
-    """Returns True for `localhost` and loopback addresses. Returns False for all other names, because DNS may map them
-    to other machines."""
+    """Returns True for `localhost` and loopback addresses. Returns False for every other name, because DNS may map the
+    name to another machine."""
     if host.lower() == "localhost":
         return True
     try:

@@ -57,7 +57,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
         match = _TOKEN.match(text, position)
         if match is None:
             raise ValueError(
-                "the line has a quotation mark without its counterpart, or a character that must be quoted"
+                "the line has an unclosed quotation mark or an unquoted special character: quote the value"
             )
         position = match.end()
         quoted, word, mark = match.groups()

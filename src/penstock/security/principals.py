@@ -59,15 +59,17 @@ def _escaped(value: str) -> str:
 
 
 class SubjectPattern(Protocol):
-    """Matches a compiled pattern against subjects. It limits the time, because clients choose the subjects of their
-    certificates."""
+    """Matches a compiled pattern against subjects of certificates, within a time limit.
+
+    Clients choose these subjects: without the limit, a hostile subject could make a match very slow.
+    """
 
     @property
     def groups(self) -> int: ...
 
     def match(self, text: str) -> tuple[str, ...] | None:
-        """Returns the whole text and the text of each group; None without a match. Raises ValueError if it takes too
-        long."""
+        """Returns the whole text and the text of each group; None if the pattern does not match. Raises ValueError if
+        the time limit is reached."""
         ...
 
 

@@ -37,8 +37,7 @@ class Exchange(Protocol):
 
     @property
     def refusal(self) -> str | None:
-        """Returns the reason why the client is refused, while the exchange waits for the client's last message;
-        otherwise None."""
+        """Returns the reason after the client was refused, or None. A refused client still sends one more message."""
         ...
 
     def step(self, message: bytes) -> bytes: ...
@@ -68,8 +67,7 @@ class SaslServer:
 
     @property
     def refusal(self) -> str | None:
-        """Returns the reason why the running exchange will fail, as a text for the operator; None if it may still
-        succeed."""
+        """Returns the reason after the client was refused, as a text for the operator; otherwise None."""
         return None if self._exchange is None else self._exchange.refusal
 
     @property

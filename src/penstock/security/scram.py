@@ -110,7 +110,7 @@ def credential_of_nobody(
     """Returns a made-up credential for a name that has no credential. The same name always gets the same credential.
 
     `shapes` lists pairs (length of the salt, iterations) of real credentials. The made-up credential uses one of these
-    pairs, so that it looks like a real credential. No password matches it.
+    pairs, so that it looks like a real credential. No password matches a made-up credential.
     """
     drawn = hmac.new(secret, name.encode(), "sha512").digest()
     known = shapes or [(SALT_BYTES, DEFAULT_ITERATIONS)]
@@ -120,10 +120,11 @@ def credential_of_nobody(
 
 
 def secret_of_nobody(cluster_id: str, token_key: str | None) -> bytes:
-    """Returns the secret from which made-up credentials are computed. All nodes of a cluster have the same secret.
+    """Returns the secret from which made-up credentials are computed.
 
-    So each node shows the same salt for a name without a credential, as for an existing user. `token_key` is the value
-    of `delegation.token.secret.key`. Without this key, an attacker who knows the cluster's id can compute the salts.
+    All nodes of a cluster have the same secret, so all nodes show the same salt for a name without a credential.
+    `token_key` is the value of `delegation.token.secret.key`. If this key is not set, an attacker who knows the
+    cluster's id can compute the salts.
     """
     return hmac.digest((token_key or "").encode(), f"credentials of nobody in {cluster_id}".encode(), "sha256")
 
@@ -267,7 +268,7 @@ class ScramServer:
         if binding not in (_BINDING, "eSws"):  # "n,," and "y,,"; an authorization id repeats the name
             expected = base64.b64encode(f"n,a={_escaped(self._name)},".encode()).decode()
             if binding != expected:
-                raise SaslError("The channel binding of the SCRAM message differs from that of the first message.")
+                raise SaslError("The last SCRAM message has another channel binding than the first SCRAM message.")
         assert self._keys is not None
         signed = f"{self._messages},{without_proof}".encode()
         signature = _mac(self._mechanism, self._keys.stored_key, signed)

@@ -1,7 +1,7 @@
-"""Verifies the signatures of access tokens with the public keys of a JWK set. Needs joserfc, of the extra `oauth`.
+"""Verifies the signatures of access tokens with the public keys of a JWK set. Needs joserfc: install penstock[oauth].
 
-Only signatures with asymmetric keys are accepted. `none` is refused, and so is HMAC, because its key would be a secret
-that broker and issuer share. Only keys of the set are used; a key inside of the token is ignored.
+Only signatures with asymmetric keys are accepted. The algorithm `none` is refused. HMAC is refused too, because broker
+and issuer would share its secret key. Only keys of the set are used; a key inside the token is ignored.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _COMPACT = re.compile(r"([\w-]+)\.[\w-]+\.[\w-]+", re.ASCII)
 
 
 class UnknownKeyError(TokenError):
-    """Raised if the set does not have the key with which a token was signed. The issuer may have added a key."""
+    """Raised if the key set has no key, or several keys, for a token's signature. The issuer may have added keys since
+    the set was read."""
 
 
 class _Registry(jws.JWSRegistry):

@@ -50,11 +50,11 @@ class Broker:
         port: int = 0,
         seed: int | None = None,
     ) -> None:
-        """Keeps the data in the directory `data`; by default in memory.
+        """Prepares a broker. Its data is in the directory `data`; by default in memory.
 
-        `topics` maps topic names to partition counts. `config` contains server properties. If they secure the
-        listener, `client` contains the security properties of a client, such as `sasl.mechanism`: `client()`,
-        `create_topics()` and `records()` log in with them.
+        `topics` maps topic names to partition counts. `config` has server properties. If they secure the listener,
+        `client` has the security properties, such as `sasl.mechanism`, with which `client()`, `create_topics()` and
+        `records()` log in.
         """
         self._where = "/data" if data is None else os.path.abspath(data)
         self._disk: Disk = (

@@ -65,7 +65,7 @@ class Cluster:
         host: str = "127.0.0.1",
         seed: int | None = None,
     ) -> None:
-        """Keeps the data in the directory `data`; by default in memory.
+        """Prepares a cluster. Its data is in the directory `data`; by default in memory.
 
         `topics` maps topic names to partition counts. `config` contains server properties.
         """

@@ -60,7 +60,7 @@ class LoopThread:
 
 
 async def _cancel_the_rest() -> None:
-    """Cancels the tasks that a killed broker leaves behind. Otherwise asyncio would warn when the loop closes."""
+    """Cancels the tasks that a killed broker leaves behind, because asyncio warns about them when the loop closes."""
     rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     for task in rest:
         task.cancel()

@@ -30,11 +30,10 @@ PACKAGES = ("penstock", "pyspark_penstock")
 
 
 class OrdinaryImports:
-    """Imports this distribution's modules before pytest's own import hook can rewrite them.
+    """Imports Penstock's modules with Python's own import system, so that pytest does not rewrite their asserts.
 
-    pytest rewrites the asserts in all modules of a distribution that has a plugin. For Penstock, these are all modules
-    of the broker: Python would not use their compiled files, and a run that can't cache the rewritten modules would
-    compile all of them again.
+    pytest rewrites all modules of a distribution that has a plugin. Python could then not use the compiled files of the
+    broker, and would compile all modules again if pytest can't store the rewritten modules.
     """
 
     @staticmethod

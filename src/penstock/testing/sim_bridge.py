@@ -26,7 +26,7 @@ class SimBridge:
     def violations(self) -> list[str]:
         """Returns the rules of the simulator that the nodes have broken so far.
 
-        Does not check rules that need the internal state of clients.
+        Leaves out rules that need the internal state of clients.
         """
         return [str(violation) for violation in self._cluster.violations]
 

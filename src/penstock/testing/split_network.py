@@ -60,7 +60,7 @@ class SplitNetwork:
         return await self.real.resolve(host)
 
     async def _no_answer(self) -> None:
-        """Waits until the caller gives up. If the split ends before that, raises the same error as a timeout."""
+        """Waits until the caller gives up. Raises a timeout error if the split changes or ends before that."""
         waiting = asyncio.get_running_loop().create_future()
         self._silent.add(waiting)
         try:
@@ -69,7 +69,7 @@ class SplitNetwork:
             self._silent.discard(waiting)
 
     async def cut(self, unreachable: frozenset[int]) -> None:
-        """Makes the given nodes unreachable, and all other nodes reachable."""
+        """Makes the given nodes unreachable, breaks connections to them, and makes all other nodes reachable."""
         self.unreachable = unreachable
         for transport, node in self._connections.items():
             if node in unreachable:

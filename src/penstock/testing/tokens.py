@@ -47,8 +47,7 @@ class TokenIssuer:
         return self.signed(json.dumps(content).encode())
 
     def signed(self, content: bytes, **header: Any) -> str:
-        """Returns a signed token with `content`, which need not be valid. `header` adds fields to the token's header,
-        or replaces default fields."""
+        """Returns a signed token with `content`, which may be invalid. `header` sets fields of the token's header."""
         fields = {"alg": self.algorithm, "kid": self.kid, "typ": "JWT", **header}
         fields = {name: value for name, value in fields.items() if value is not None}
         registry = jws.JWSRegistry(algorithms=[self.algorithm], strict_check_header=False)

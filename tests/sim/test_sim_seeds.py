@@ -114,7 +114,7 @@ def test_different_seeds_give_different_traces() -> None:
     assert len(digests) == 3
 
 
-def test_story_of_a_run_lists_starts_and_power_losses_of_machines() -> None:
+def test_log_of_a_simulated_run_lists_starts_and_power_losses_of_machines() -> None:
     verdict = run_plan(draw_plan(12, "power", duration_s=15))
     told = " ".join(event.what for event in verdict.story)
     assert "serves" in told

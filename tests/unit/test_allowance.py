@@ -23,7 +23,7 @@ def test_memory_used_before_the_first_grant_counts_towards_the_limit() -> None:
     assert allowance.grant(-5, 1)
 
 
-def test_memory_in_use_is_recounted_now_and_then_but_not_at_every_refused_grant() -> None:
+def test_memory_in_use_is_not_counted_again_at_every_refused_request_for_memory() -> None:
     held = Held(100)
     allowance = Allowance(100)
     allowance.counted_by(held)
@@ -34,7 +34,7 @@ def test_memory_in_use_is_recounted_now_and_then_but_not_at_every_refused_grant(
     assert held.counted == 2
 
 
-def test_memory_that_grew_without_a_grant_counts_after_the_next_recount() -> None:
+def test_memory_taken_without_a_request_counts_after_the_next_count() -> None:
     held = Held()
     allowance = Allowance(100)
     allowance.counted_by(held)
@@ -43,7 +43,7 @@ def test_memory_that_grew_without_a_grant_counts_after_the_next_recount() -> Non
     assert not allowance.grant(1, RECOUNT_MS)
 
 
-def test_memory_limit_is_shared_by_all_owners_of_memory_and_unlimited_by_default() -> None:
+def test_memory_limit_applies_to_the_sum_of_all_memory_users() -> None:
     allowance = Allowance(100)
     allowance.counted_by(Held(50))
     allowance.counted_by(Held(50))

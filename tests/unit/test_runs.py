@@ -99,7 +99,7 @@ def test_invalid_file_of_a_pipeline_run_is_skipped(place: Path, content: str) ->
 
 
 @pytest.mark.parametrize("wrong", [{}, {"lag": -1}, {"lag": "7"}, {"rows": None}, {"batch_ms": 2**70}, {"name": 5}])
-def test_invalid_figures_in_the_file_of_a_pipeline_run_are_left_out(place: Path, wrong: dict[str, object]) -> None:
+def test_invalid_numbers_in_the_file_of_a_pipeline_run_are_ignored(place: Path, wrong: dict[str, object]) -> None:
     told = {**{name: getattr(QUERY, name) for name in QUERY.__slots__}, **wrong}
     told.update({} if wrong else {"rows_per_second": float("nan")})
     run = {"name": "x", "pid": os.getpid(), "spec": "", "began": "", "queries": {"a": told, "b": 7}}
@@ -155,7 +155,7 @@ def test_stop_ends_a_running_pipeline(stranger: subprocess.Popen[bytes]) -> None
 
 
 @pytest.mark.parametrize("name", ["../evil", "../../../evil", "/etc/evil", "..", ".", "a b/c", "\0", "x" * 300])
-def test_file_of_a_pipeline_run_stays_inside_its_directory_whatever_the_run_is_called(place: Path, name: str) -> None:
+def test_pipeline_run_with_any_name_reads_and_writes_only_its_own_directory(place: Path, name: str) -> None:
     outside = json.dumps({"name": name, "pid": os.getpid(), "spec": "", "began": ""})
     (place.parent / "evil.json").write_text(outside)
     assert runs.load(name) is None

@@ -58,11 +58,11 @@ def replayed(data: bytes, *, incremental: bool = False, offset: int = 0) -> tupl
 TWICE = batch(0, (b"k", b"1"), (b"x", b"2")) + batch(2, (b"k", b"3"), (b"unknown", b""))
 
 
-def test_only_the_last_record_of_a_key_is_applied() -> None:
+def test_coordinator_replay_applies_only_the_last_record_of_each_key() -> None:
     assert replayed(TWICE) == (4, [(b"x", b"2", 1, -1), (b"k", b"3", 2, -1)])
 
 
-def test_incremental_machine_gets_every_record_in_order() -> None:
+def test_coordinator_replay_of_incremental_records_applies_every_record_in_order() -> None:
     assert replayed(TWICE, incremental=True) == (
         4,
         [(b"k", b"1", 0, -1), (b"x", b"2", 1, -1), (b"k", b"3", 2, -1)],

@@ -52,7 +52,7 @@ class Refusals:
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["the whole fetch", "one partition"])
-def test_pauses_grow_while_the_leader_refuses_and_begin_small_again_after_a_success(whole: bool) -> None:
+def test_follower_waits_longer_after_each_refused_fetch_until_a_fetch_succeeds(whole: bool) -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, replica_fetch_backoff_ms="1000")
         refusals = Refusals(cluster)
@@ -126,7 +126,7 @@ def test_follower_counts_the_records_that_it_truncates_and_its_resets() -> None:
     run(scenario())
 
 
-def test_answer_for_a_paused_or_unknown_partition_is_ignored() -> None:
+def test_follower_ignores_fetched_data_of_a_paused_or_unknown_partition() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -181,7 +181,7 @@ def test_all_partitions_whose_pause_is_over_are_fetched_again() -> None:
     run(scenario())
 
 
-def test_lag_of_two_fetchers_of_one_leader_is_the_largest_the_longest_and_the_sum() -> None:
+def test_merged_lag_of_two_replica_fetchers_has_their_largest_lag_and_their_total_lag() -> None:
     one, other = FollowerLag(), FollowerLag(answered_ms_ago=40)
     one.add(5, 100)
     one.add(3, 700)
@@ -191,7 +191,7 @@ def test_lag_of_two_fetchers_of_one_leader_is_the_largest_the_longest_and_the_su
     assert one == FollowerLag(largest=7, total=16, longest_ms=700, answered_ms_ago=40)
 
 
-def test_figures_name_the_lag_of_each_follower_and_whether_replicas_are_missing() -> None:
+def test_partition_metrics_show_the_lag_of_each_follower_and_whether_replicas_are_out_of_sync() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3)
         cluster.cut = {(3, 1)}

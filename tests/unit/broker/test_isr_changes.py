@@ -109,7 +109,7 @@ def proposing(*indexes: int) -> list[Led]:
     return partitions
 
 
-def test_all_waiting_proposals_go_into_one_request_and_each_partition_gets_its_answer() -> None:
+def test_all_waiting_isr_changes_are_sent_to_the_controller_in_one_request() -> None:
     partitions, controller = proposing(0, 1), Controller()
     changes = submitted(controller, *partitions)
     assert controller.indexes == [[0, 1]]
@@ -129,7 +129,7 @@ def test_all_waiting_proposals_go_into_one_request_and_each_partition_gets_its_a
         pytest.param(ErrorCode.NOT_CONTROLLER, id="whole request refused"),
     ],
 )
-def test_all_proposals_of_a_failed_request_are_sent_again(error: Exception | ErrorCode) -> None:
+def test_all_isr_changes_of_a_failed_request_are_sent_again(error: Exception | ErrorCode) -> None:
     partitions, controller = proposing(0, 1), Controller(error)
     changes = submitted(controller, *partitions)
     assert controller.indexes == [[0, 1], [0, 1]]
@@ -138,7 +138,7 @@ def test_all_proposals_of_a_failed_request_are_sent_again(error: Exception | Err
     assert changes.refusals == 0
 
 
-def test_only_the_refused_proposal_is_sent_again() -> None:
+def test_only_the_refused_isr_change_of_a_request_is_sent_again() -> None:
     partitions, controller = proposing(0, 1), Controller({1: ErrorCode.UNKNOWN_SERVER_ERROR})
     changes = submitted(controller, *partitions)
     assert controller.indexes == [[0, 1], [1]]
@@ -147,14 +147,14 @@ def test_only_the_refused_proposal_is_sent_again() -> None:
     assert changes.refusals == 1
 
 
-def test_proposal_that_waits_for_an_image_is_not_sent_again() -> None:
+def test_isr_change_refused_with_invalid_update_version_is_not_sent_again() -> None:
     partitions, controller = proposing(0), Controller({0: ErrorCode.INVALID_UPDATE_VERSION})
     changes = submitted(controller, *partitions)
     assert (len(controller.asked), changes.refusals) == (1, 1)
     assert partitions[0].accepted == []
 
 
-def test_proposal_that_is_no_longer_current_is_not_sent_again() -> None:
+def test_isr_change_of_a_former_leader_is_not_sent_again() -> None:
     partitions, controller = proposing(0, 1), Controller(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody"))
     changes = IsrChanges(1, cast(Any, controller), lambda: 11)
 
@@ -170,7 +170,7 @@ def test_proposal_that_is_no_longer_current_is_not_sent_again() -> None:
     assert controller.indexes == [[0, 1], [1]]
 
 
-def test_partition_without_a_proposal_and_a_closed_sender_send_nothing() -> None:
+def test_closed_sender_of_isr_changes_sends_no_request() -> None:
     controller = Controller()
     submitted(controller, Led(0), cast(Led, SimpleNamespace(leading=None)))
     assert controller.asked == []

@@ -116,7 +116,7 @@ def test_quiet_fetch_keeps_an_idle_follower_in_sync() -> None:
     run(scenario())
 
 
-def test_epoch_of_the_last_record_is_its_own_and_the_epoch_at_the_log_end_is_the_current_one() -> None:
+def test_leader_returns_its_current_epoch_for_the_log_end_even_if_no_record_has_this_epoch() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -129,7 +129,7 @@ def test_epoch_of_the_last_record_is_its_own_and_the_epoch_at_the_log_end_is_the
     run(scenario())
 
 
-def test_replica_that_becomes_the_only_one_commits_its_records_and_waits_for_nobody() -> None:
+def test_waiting_records_are_committed_when_the_leader_becomes_the_only_replica() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         await cluster.start(led_by_1(1, 2))
@@ -190,7 +190,7 @@ def test_delete_records_request_waits_for_a_live_follower_whose_log_starts_one_o
     run(scenario())
 
 
-def test_partition_reports_its_errors_by_what_the_metadata_knows() -> None:
+def test_error_for_a_partition_without_a_local_replica_depends_on_whether_the_partition_exists() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2, 3)
         await cluster.start(led_by_1(1, 2))

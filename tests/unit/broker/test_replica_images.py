@@ -56,7 +56,7 @@ async def write_to_all(leader: Member) -> None:
     await asyncio.wait_for(asyncio.gather(*waits), 5)
 
 
-def test_follower_follows_every_partition_of_the_topics_that_one_image_creates() -> None:
+def test_follower_fetches_every_partition_of_topics_created_in_one_metadata_image() -> None:
     async def scenario() -> None:
         cluster = await started()
         publish(cluster, topics_led_by(1))
@@ -160,7 +160,7 @@ def test_replica_that_leaves_a_node_is_no_longer_followed_and_the_other_partitio
     run(scenario())
 
 
-def test_closed_node_leaves_no_task_behind_and_reports_no_change_any_more() -> None:
+def test_closed_node_has_no_running_tasks() -> None:
     async def scenario() -> None:
         cluster = await started()
         publish(cluster, topics_led_by(1))

@@ -81,7 +81,9 @@ def test_topic_command_creates_lists_describes_alters_and_deletes_topics(shell: 
     assert shell.json("topic", "list", name) == []
 
 
-def test_topic_commands_have_different_exit_codes_for_an_existing_and_a_missing_topic(shell: Shell, name: str) -> None:
+def test_creating_an_existing_topic_and_deleting_a_missing_topic_exit_with_different_codes(
+    shell: Shell, name: str
+) -> None:
     shell.run("topic", "create", name)
     shell.run("topic", "create", name, code=Exit.EXISTS)
     assert shell.err.count("\n") == 1
@@ -123,7 +125,7 @@ def test_command_with_an_invalid_argument_exits_with_the_code_for_usage_errors(s
     assert shell.err.startswith("penstock: ")
 
 
-def test_topic_create_takes_the_assignment_of_replicas_from_an_option(shell: Shell, name: str) -> None:
+def test_topic_create_with_the_assignment_option_creates_the_given_partitions(shell: Shell, name: str) -> None:
     shell.run("topic", "create", name, "--assignment", "1,1")
     assert shell.json("topic", "list", name)[0]["partitions"] == 2
 
@@ -192,7 +194,9 @@ def test_produce_delivers_records_with_every_codec_and_every_acks_setting(shell:
     assert shell.run("consume", "-t", name, "-e", "-q").split() == ["x" * 100] * 2
 
 
-def test_keys_headers_and_nulls_are_unchanged_after_consume_and_produce_with_json(shell: Shell, name: str) -> None:
+def test_records_consumed_as_json_can_be_produced_again_with_the_same_keys_headers_and_nulls(
+    shell: Shell, name: str
+) -> None:
     shell.run("produce", "-t", name, "-K", ":", "-Z", "-H", "h=1", "-H", "none", stdin=b"k:v\ntombstone:\n:w\n")
     envelopes = shell.run("consume", "-t", name, "-e", "-J")
     shell.run("produce", "-t", f"{name}-copy", "-J", stdin=envelopes.encode())
@@ -231,7 +235,7 @@ def test_consume_formats_all_records_of_a_fetch_in_one_call(
 
 @pytest.mark.parametrize("delimiter", [b"\n", b"--"])
 @given(parts=st.lists(st.text("ab-\n", max_size=6).map(str.encode), max_size=8))
-def test_produce_splits_input_into_the_same_records_at_any_read_boundaries(
+def test_produce_finds_the_same_records_in_its_input_wherever_the_reads_of_the_input_end(
     delimiter: bytes, parts: list[bytes]
 ) -> None:
     *whole, rest = b"".join(parts).split(delimiter)
@@ -239,7 +243,7 @@ def test_produce_splits_input_into_the_same_records_at_any_read_boundaries(
     assert found == [*whole, *([rest] if rest else [])]
 
 
-def test_bytes_that_are_not_utf8_are_unchanged_after_consume_and_produce_with_json(
+def test_records_that_are_not_utf8_can_be_consumed_as_json_and_produced_again_unchanged(
     shell: Shell, name: str, tmp_path: Path
 ) -> None:
     every_byte = tmp_path / "bytes"
@@ -258,7 +262,7 @@ def test_produce_refuses_a_json_object_without_payload_and_stores_no_record(shel
     assert shell.run("consume", "-t", name, "-e", "-q") == ""
 
 
-def test_produce_and_consume_follow_format_strings_and_delimiters(shell: Shell, name: str) -> None:
+def test_consume_prints_records_with_the_given_format_string_and_delimiters(shell: Shell, name: str) -> None:
     shell.run("produce", "-t", name, "-k", "key", "-D", ";", stdin=b"a;b")
     assert shell.run("consume", "-t", name, "-e", "-f", "%t %p %o %k %s\\n") == f"{name} 0 0 key a\n{name} 0 1 key b\n"
     assert shell.run("consume", "-t", name, "-e", "-K", "=", "-D", "|") == "key=a|key=b|"
@@ -306,7 +310,7 @@ def test_consume_starts_and_stops_at_the_positions_given_with_option_o(
     assert shell.run("consume", "-t", name, "-e", "-D", "", *options) == expected
 
 
-def test_the_count_option_limits_consume_and_produce(shell: Shell, name: str) -> None:
+def test_count_option_limits_the_number_of_records_consumed_and_produced(shell: Shell, name: str) -> None:
     shell.run("produce", "-t", name, "-c", "3", stdin=b"1\n2\n3\n4\n5\n")
     assert shell.run("consume", "-t", name, "-c", "2") == "1\n2\n"
     assert shell.run("consume", "-t", name, "-e", "-q") == "1\n2\n3\n"

@@ -128,7 +128,7 @@ def three_nodes() -> Facts:
     )
 
 
-def test_partition_row_of_cluster_status_shows_its_worst_problem_and_lag() -> None:
+def test_cluster_status_shows_the_worst_problem_and_the_lag_of_each_partition() -> None:
     rows = partition_rows(three_nodes())
     assert [row["problem"] for row in rows] == ["under-replicated", "under min ISR", "offline"]
     assert [row["lag"] for row in rows] == [None] * 3
@@ -147,7 +147,7 @@ def test_lag_of_a_replica_whose_node_does_not_respond_is_unknown() -> None:
     assert [row["lag"] for row in nodes] == [2, 2, "unknown"]
 
 
-def test_node_row_of_cluster_status_counts_leaders_and_replicas_and_out_of_sync_replicas() -> None:
+def test_cluster_status_shows_for_each_node_how_many_replicas_it_leads_and_how_many_are_out_of_sync() -> None:
     first, second, third = node_rows(three_nodes())
     assert (first["state"], first["controller"], first["leaders"], first["replicas"]) == ("up", "active", 1, 2)
     assert (first["out_of_sync"], first["bytes"], first["lag"]) == (1, 150, 2)
@@ -176,7 +176,7 @@ def large_cluster(*, well: bool) -> Facts:
 
 @pytest.mark.parametrize("well", [True, False])
 @pytest.mark.parametrize("partitions", [True, False])
-def test_cluster_status_fits_into_80_columns_and_has_problem_columns_only_if_there_are_problems(
+def test_cluster_status_of_a_large_cluster_fits_into_80_columns(
     well: bool, partitions: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts = large_cluster(well=well)

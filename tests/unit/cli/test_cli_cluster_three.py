@@ -209,7 +209,9 @@ def falsify(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_topic_trim_deletes_the_oldest_records_and_a_dry_run_shows_how_many(cluster: Cluster, shell: Shell) -> None:
+def test_topic_trim_deletes_records_below_the_given_offset_and_a_dry_run_shows_their_number(
+    cluster: Cluster, shell: Shell
+) -> None:
     create(cluster, "trimmed", (1, 2))
     plan = shell.json("topic", "trim", "trimmed", "--before", "40", "--dry-run")
     assert plan == [{"partition": 0, "start": 0, "new_start": 40, "records": 40}]

@@ -38,7 +38,7 @@ def test_record_is_written_as_one_line_of_json() -> None:
     headers=st.lists(st.tuples(st.text(), maybe_bytes)).map(tuple),
     timestamp=st.integers(-1, 2**63 - 1),
 )
-def test_record_with_any_bytes_is_unchanged_after_it_was_written_and_read_as_json(
+def test_record_with_any_bytes_is_written_as_json_and_read_back_unchanged(
     key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes | None], ...], timestamp: int
 ) -> None:
     line = envelopes(Place("t", 0), [Record(0, timestamp, key, value, headers)])
@@ -46,7 +46,7 @@ def test_record_with_any_bytes_is_unchanged_after_it_was_written_and_read_as_jso
     assert read_envelope(line) == (key, value, headers, timestamp)
 
 
-def test_fields_that_are_not_utf8_are_written_in_base64_and_listed_in_the_json_object() -> None:
+def test_json_of_a_record_lists_the_fields_that_are_written_in_base64() -> None:
     shown = json.loads(
         envelopes(Place("t", 3), [RECORD._replace(value=b"\xff\xfe", headers=(("a", b"\x80"), ("b", None)))])
     )

@@ -30,7 +30,7 @@ def test_record_is_printed_with_a_format_string(text: str, expected: bytes) -> N
     assert compile_format(text)(PLACE, [RECORD]) == expected
 
 
-def test_null_key_or_value_has_length_minus_one_and_is_printed_as_null_with_option_z() -> None:
+def test_format_string_prints_null_for_a_null_key_or_value_and_minus_one_for_its_length() -> None:
     assert compile_format("%k|%s|%K|%S")(PLACE, [NULLS]) == b"||-1|-1"
     assert compile_format("%k|%s", null=b"NULL")(PLACE, [NULLS]) == b"NULL|NULL"
     assert compile_format("%R")(PLACE, [NULLS]) == b"\xff\xff\xff\xff"
@@ -82,7 +82,7 @@ def test_unescape_leaves_unknown_backslash_escapes_unchanged() -> None:
         (["e@2000"], Span(Beginning(), 2000)),
     ],
 )
-def test_option_o_is_parsed_as_kcat_parses_it(texts: list[str], expected: Span) -> None:
+def test_offsets_and_times_given_with_option_o_are_parsed_as_in_kcat(texts: list[str], expected: Span) -> None:
     assert parse_span(texts, Beginning()) == expected
 
 

@@ -46,7 +46,7 @@ class Operator:
         return {row["node"]: row for row in json.loads(self.http("/v1/cluster/nodes"))["nodes"]}
 
 
-def test_node_in_quarantine_is_shown_in_all_displays_of_the_cluster_until_it_is_released(
+def test_commands_and_console_show_a_node_in_quarantine_until_it_is_released(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with Cluster(topics={"t": 3}, config=CONFIG) as cluster:

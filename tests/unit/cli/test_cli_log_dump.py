@@ -73,7 +73,7 @@ def test_log_dump_reports_a_corrupt_batch_and_fails(tmp_path: Path, capsys: pyte
     assert "corrupt data found" in said.err
 
 
-def test_log_dump_decodes_an_internal_topic_by_the_name_of_its_directory(
+def test_log_dump_recognises_an_internal_topic_by_its_directory_name_and_decodes_its_records(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     key = encode_key(OffsetCommitKey(group="g", topic="t", partition=1))
@@ -95,7 +95,7 @@ def test_log_dump_shows_ids_in_metadata_records_in_kafkas_format(
     assert (item["type"], item["value"]) == ("TopicRecord", {"name": "t", "topic_id": "AAAAAAAAAAAAAAAAAAAAAQ"})
 
 
-def test_log_dump_adds_the_base_offset_to_index_entries_and_stops_at_preallocated_zeros(
+def test_log_dump_shows_absolute_offsets_of_index_entries_and_ignores_preallocated_zeros(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     offsets = written(tmp_path / "t-0", f"{SEGMENT}.index", struct.pack(">iiii", 5, 4096, 9, 8192) + bytes(80))

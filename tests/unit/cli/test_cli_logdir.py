@@ -152,7 +152,7 @@ def test_logdir_move_fails_only_if_two_checks_in_a_row_find_the_replica_in_its_o
         assert going == {}
 
 
-def test_logdir_balance_that_was_interrupted_is_completed_by_running_it_again(
+def test_second_run_of_an_interrupted_logdir_balance_completes_it(
     node: Broker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = filled(node, partitions=6, records=20)

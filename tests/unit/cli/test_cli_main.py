@@ -36,7 +36,7 @@ def test_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) ->
     assert "frobnicate" in capsys.readouterr().err
 
 
-def test_help_imports_neither_asyncio_nor_rich_nor_the_module_of_any_command() -> None:
+def test_help_is_printed_without_importing_heavy_modules() -> None:
     probe = (
         "import sys; from penstock.cli.main import main; main(['--help']);"
         "heavy = {'asyncio', 'rich', 'uvloop', 'penstock.cli.up', 'penstock.cli.topic'};"
@@ -92,7 +92,7 @@ def test_error_for_an_invalid_address_shows_the_expected_form(capsys: pytest.Cap
     assert "host:port" in capsys.readouterr().err
 
 
-def test_the_value_of_a_name_value_option_may_contain_equals_signs() -> None:
+def test_value_of_an_option_name_equals_value_may_contain_further_equals_signs() -> None:
     assert pairs(["a=b=c", " d = e "], "--config") == {"a": "b=c", "d": "e"}
     with pytest.raises(Failure, match="NAME=VALUE"):
         pairs(["alone"], "--config")

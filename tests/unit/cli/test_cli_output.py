@@ -30,7 +30,7 @@ def test_json_output_has_every_key_of_a_row(capsys: pytest.CaptureFixture[str]) 
     assert shown[1]["hidden"] == [1, 2]
 
 
-def test_empty_listing_prints_a_note_and_with_json_an_empty_list(capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_listing_prints_a_note_as_a_table_and_an_empty_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     output.rows("table", ["topic"], [], empty="no topics")
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "no topics\n")
@@ -46,7 +46,7 @@ def test_output_to_a_terminal_is_drawn_as_a_table(
     assert "longer" in capsys.readouterr().out
 
 
-def test_single_object_is_printed_as_name_value_lines_and_with_json_as_an_object(
+def test_single_object_is_printed_as_lines_with_name_and_value_or_as_one_json_object(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     output.record("table", {"id": 1, "names": ["a", "b"], "ok": True})
@@ -55,7 +55,7 @@ def test_single_object_is_printed_as_name_value_lines_and_with_json_as_an_object
     assert json.loads(capsys.readouterr().out) == {"id": 1}
 
 
-def test_progress_without_a_terminal_is_plain_lines(
+def test_progress_is_printed_as_plain_lines_if_the_output_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(output, "PROGRESS_EVERY_S", 0.0)

@@ -87,7 +87,7 @@ def test_shared_options_are_accepted_before_the_command(words: str, expected: st
     assert shared_options_last(words.split(), WITH_VERBS) == expected.split()
 
 
-def test_parser_knows_every_command_that_has_verbs() -> None:
+def test_list_of_commands_with_subcommands_is_complete() -> None:
     def has_verbs(noun: str) -> bool:
         try:
             build_parser(noun).parse_args([noun, "no-such-verb"])
@@ -137,7 +137,7 @@ def answering(answer: bytes) -> Iterator[str]:
             thread.join()
 
 
-def test_each_connection_failure_has_its_own_message(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_cause_of_a_failed_connection_has_its_own_error_message(capsys: pytest.CaptureFixture[str]) -> None:
     def said(bootstrap: str) -> str:
         assert main(["topic", "list", "-b", bootstrap]) == Exit.CANNOT_CONNECT
         return capsys.readouterr().err

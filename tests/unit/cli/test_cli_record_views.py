@@ -15,7 +15,7 @@ from penstock.testing import Broker
 ORDER = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
 
 
-def test_consume_with_option_s_prints_decoded_values_and_leaves_undecodable_values_unchanged_with_a_reason(
+def test_consume_with_option_s_decodes_values_and_prints_undecodable_values_unchanged(
     penstock: Broker, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     penstock.create_topic("orders", 1)
@@ -53,7 +53,7 @@ def test_consume_refuses_invalid_decoding_options_before_it_connects_to_a_broker
     assert reason in capsys.readouterr().err
 
 
-def test_option_s_without_a_prefix_sets_the_format_of_keys_and_values() -> None:
+def test_option_s_without_key_or_value_prefix_sets_the_format_of_both_keys_and_values() -> None:
     assert parse_views([]) == {}
     assert parse_views(["avro"]) == {"key": "avro", "value": "avro"}
     assert parse_views(["avro", "key=json"]) == {"key": "json", "value": "avro"}

@@ -29,7 +29,7 @@ def answer_with(patch: pytest.MonkeyPatch, status: int, text: bytes) -> None:
 
 @pytest.mark.parametrize("text", FOREIGN.values(), ids=FOREIGN)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_command_says_in_one_sentence_that_a_foreign_server_is_no_penstock_node(
+def test_command_reports_in_one_sentence_that_a_server_is_not_a_penstock_node(
     command: str, text: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer_with(monkeypatch, 200, text)
@@ -41,7 +41,7 @@ def test_command_says_in_one_sentence_that_a_foreign_server_is_no_penstock_node(
 
 
 @pytest.mark.parametrize("text", [b'{"detail":{"a":1}}', b'{"detail":""}', b"[" * 200_000, b"[]", b""])
-def test_error_response_without_a_sentence_is_reported_with_its_status(
+def test_http_error_without_a_description_is_reported_with_its_status_code(
     text: bytes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer_with(monkeypatch, 500, text)
@@ -60,7 +60,7 @@ def test_login_in_the_url_of_the_http_option_is_refused_and_not_printed(
     assert "hush" not in printed.out + printed.err
 
 
-def test_help_does_not_print_the_url_of_the_environment(
+def test_help_does_not_print_the_password_in_the_url_of_the_environment_variable(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PENSTOCK_HTTP", "https://ann:hush@h:1")

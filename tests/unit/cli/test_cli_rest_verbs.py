@@ -100,7 +100,7 @@ def options(command: str) -> set[str]:
     return {option for action in parser._actions for option in action.option_strings}
 
 
-def test_every_rest_route_has_a_command_or_a_stated_reason_for_having_none() -> None:
+def test_every_rest_route_has_a_command_or_is_listed_as_a_route_without_one() -> None:
     assert sorted([*COMMANDS, *WITHOUT_COMMAND]) == sorted(route.name for route in ROUTES)
 
 
@@ -190,7 +190,7 @@ def test_topic_compact_compacts_a_topic_and_operation_list_shows_the_compaction(
     assert "no operation" in shell.rest("operation", "describe", "999", node=node, code=Exit.NOT_FOUND)
 
 
-def test_exit_code_of_cluster_health_shows_whether_the_cluster_is_healthy(
+def test_cluster_health_exits_with_another_code_while_a_node_is_dead(
     cluster: Cluster, shell: Shell, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.create_topic("pair", 1, 2)
@@ -265,7 +265,7 @@ def test_consume_with_the_contains_option_prints_only_records_that_contain_the_t
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:9644", "ftp://h", "http://", "http://h:x", "http://u@h", "http://h/path"])
-def test_http_option_with_a_url_that_cannot_be_an_http_listener_is_refused(shell: Shell, url: str) -> None:
+def test_http_option_with_an_invalid_url_is_refused(shell: Shell, url: str) -> None:
     assert "--http" in shell.run("operation", "list", "--http", url, code=Exit.USAGE)
 
 

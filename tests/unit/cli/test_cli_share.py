@@ -121,9 +121,7 @@ def test_share_command_shows_releases_archives_and_drains_records_in_flight(
     assert rows(run, "describe", group)[0]["lag"] == 0
 
 
-def test_share_drain_of_a_group_without_members_fails_because_no_record_is_in_flight(
-    penstock_session: Broker, run: Run
-) -> None:
+def test_share_drain_of_a_group_without_members_fails_with_the_reason(penstock_session: Broker, run: Run) -> None:
     topic, group = (f"{kind}-{secrets.token_hex(4)}" for kind in "ts")
     held(penstock_session, group, topic, 2)
     consumed(penstock_session, group, topic, 1)

@@ -15,7 +15,9 @@ from penstock.cli.main import main
 pytestmark = pytest.mark.programs
 
 
-def test_sim_with_one_seed_prints_events_and_verdict_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sim_with_one_seed_prints_the_events_of_the_run_and_whether_it_passed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["sim", "--seed", "4", "--profile", "crash", "--seconds", "3"]) == 0
     told = capsys.readouterr().out
     assert told.startswith("seed 4  profile crash  3 s")
@@ -68,7 +70,7 @@ def test_sim_lists_the_planted_bugs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ack-before-fsync" in {each["name"] for each in json.loads(capsys.readouterr().out)}
 
 
-def test_sim_with_profile_points_adds_the_injected_faults_to_its_coverage_file(
+def test_sim_runs_with_the_same_coverage_file_add_up_their_covered_fault_points(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--profile", "points", "--seconds", "2", "--coverage", str(tmp_path / "coverage.json")]
@@ -82,7 +84,7 @@ def test_sim_with_profile_points_adds_the_injected_faults_to_its_coverage_file(
     assert covered > found["cells_covered"] > 0
 
 
-def test_sim_output_shows_the_fault_that_was_placed_at_a_point_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sim_output_shows_the_fault_that_was_injected_with_the_at_option(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--seed", "3", "--profile", "calm", "--seconds", "2", "--at", "write segment#3:kill"]
     assert main(["sim", *words]) == 0
     assert "write segment#3: kill of n1" in capsys.readouterr().out

@@ -43,7 +43,7 @@ def properties(tmp_path: Path, roles: str, *lines: str, node_id: int = 1) -> Pat
         ("broker,controller", "", [], True),
     ],
 )
-def test_storage_format_writes_voters_only_for_a_new_quorum(
+def test_storage_format_writes_the_voters_only_if_the_flags_start_a_new_quorum(
     tmp_path: Path, roles: str, line: str, flags: list[str], names_voters: bool
 ) -> None:
     path = properties(tmp_path, roles, line)

@@ -93,7 +93,7 @@ def send_without_end(client: socket.socket, questions: bytes) -> None:
         sent += client.send(questions[sent % len(questions) :])
 
 
-def test_second_signal_stops_the_command_up_without_waiting_for_a_client_that_does_not_read(begin: Begin) -> None:
+def test_second_sigterm_stops_a_node_that_waits_for_a_client_that_does_not_read(begin: Begin) -> None:
     process, line = begin("up", "--port", "0", "--ephemeral", "--output", "json")
     host, port = json.loads(line)["bootstrap"].split(":")
     question = bytes.fromhex("0000000a0012000000000001ffff")  # ApiVersions v0; its answer is forty times as long
@@ -204,7 +204,7 @@ def test_command_up_with_wrong_options_is_a_usage_error(words: list[str], capsys
 @pytest.mark.parametrize(
     "name", ["ssl.keystore.password", "sasl.jaas.config", "listener.name.sasl_ssl.plain.sasl.jaas.config"]
 )
-def test_override_of_a_secret_property_is_refused_because_arguments_are_in_the_list_of_processes(
+def test_secret_property_given_with_the_override_option_is_refused_and_not_printed(
     command: str, name: str, properties: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = command.replace("server.properties", str(properties)).split()

@@ -90,7 +90,7 @@ def test_a_local_cluster_restarts_killed_nodes_and_keeps_its_data(begin: Begin, 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_local_cluster_serves_old_data_after_a_restart_and_ends_with_its_parent_process(
+def test_local_cluster_keeps_its_topics_after_a_restart_and_ends_when_its_parent_process_ends(
     begin: Begin, tmp_path: Path
 ) -> None:
     data = tmp_path / "data"
@@ -125,7 +125,7 @@ def test_up_refuses_a_node_count_that_differs_from_the_existing_data_and_writes_
     assert "holds a cluster of 3 nodes: use --nodes 3" in capsys.readouterr().err
 
 
-def test_up_with_the_nodes_option_refuses_a_port_with_too_few_port_numbers_above_it(
+def test_up_with_several_nodes_refuses_a_port_number_too_close_to_the_largest_port_number(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["up", "--nodes", "3", "--port", "65534", "--data", str(tmp_path / "data")]) == Exit.USAGE

@@ -55,11 +55,11 @@ def test_first_difference_between_a_replica_and_its_leader_is_reported_with_its_
     )
 
 
-def test_digest_of_a_replica_depends_on_its_batch_boundaries() -> None:
+def test_replicas_with_different_batch_boundaries_have_different_digests() -> None:
     assert digest_of(pieces((0, 1, b"a"))) != digest_of(pieces((0, 2, b"a")))
 
 
-def test_compared_ranges_begin_at_multiples_of_the_range_size() -> None:
+def test_replica_comparison_splits_the_log_into_ranges_at_multiples_of_the_range_size() -> None:
     assert _spans(3, 25, 10) == [(3, 10), (10, 20), (20, 25)]
     assert _spans(10, 20, 10) == [(10, 20)]
 
@@ -88,7 +88,7 @@ def outlined(client: Client) -> Comparison:
     return client.run(outline(client.asynchronous, target(client), at_rate(None)))
 
 
-def test_comparison_of_replicas_has_the_same_digest_however_it_is_divided_into_tasks() -> None:
+def test_digest_of_a_replica_comparison_does_not_depend_on_its_division_into_tasks() -> None:
     with Broker(topics={"t": 1}) as broker, broker.client() as client:
         with client.producer() as producer:
             for first in range(0, 98, 7):  # batches extend from one range into the next

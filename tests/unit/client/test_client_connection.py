@@ -77,7 +77,7 @@ def test_request_of_an_api_that_the_broker_does_not_support_fails_before_it_is_s
         async with fake_broker() as broker:
             del broker.versions[60]
             async with connected(broker) as connection:
-                with pytest.raises(KafkaError, match="serves no version of DescribeCluster") as raised:
+                with pytest.raises(KafkaError, match="supports no version of DescribeCluster") as raised:
                     await connection.request(DescribeClusterRequest())
                 assert raised.value.code is ErrorCode.UNSUPPORTED_VERSION
                 broker.versions[60] = (0, 0)
@@ -102,7 +102,7 @@ def test_request_with_a_value_out_of_range_for_its_field_raises_an_error() -> No
     run(scenario())
 
 
-def test_concurrent_requests_on_a_connection_get_their_own_answers() -> None:
+def test_each_concurrent_request_on_a_connection_gets_its_own_response() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             count = 0
@@ -221,7 +221,7 @@ def test_response_of_32_kb_is_decoded_completely() -> None:
     run(scenario())
 
 
-def test_fetched_batches_are_decoded_without_a_copy() -> None:
+def test_client_decodes_a_fetch_response_without_copying_its_records() -> None:
     async def go() -> None:
         async with fake_broker() as broker, connected(broker) as connection:
             part = PartitionData(partition_index=0, records=bytes(8_000_000))

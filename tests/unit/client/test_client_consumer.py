@@ -104,7 +104,7 @@ def test_consumer_sends_the_next_fetch_before_the_next_poll() -> None:
     run(scenario())
 
 
-def test_a_poll_waits_for_new_records_up_to_its_timeout() -> None:
+def test_poll_returns_no_records_if_none_arrive_before_its_timeout() -> None:
     async def scenario() -> None:
         async with consuming(0) as (consumer, log, _):
             await consumer.assign({T0: LATEST})
@@ -118,7 +118,9 @@ def test_a_poll_waits_for_new_records_up_to_its_timeout() -> None:
 @pytest.mark.parametrize(
     ("position", "first"), [(EARLIEST, 0), (LATEST, 20), (7, 7), (Since(1012), 12), (Since(9999), 20)]
 )
-def test_consumer_starts_at_the_assigned_offset_log_end_or_time(position: int | Since, first: int) -> None:
+def test_consumer_starts_at_an_assigned_offset_at_an_assigned_time_or_at_the_log_end(
+    position: int | Since, first: int
+) -> None:
     async def scenario() -> None:
         async with consuming(20) as (consumer, _, _):
             await consumer.assign({T0: position})
@@ -138,7 +140,7 @@ def test_consumer_drops_data_fetched_before_a_seek() -> None:
     run(scenario())
 
 
-def test_error_for_a_position_out_of_range_names_the_available_offsets() -> None:
+def test_error_for_a_consumer_position_out_of_range_names_the_available_offsets() -> None:
     async def scenario() -> None:
         async with consuming(20) as (consumer, log, _):
             log.start = 5
@@ -150,7 +152,7 @@ def test_error_for_a_position_out_of_range_names_the_available_offsets() -> None
     run(scenario())
 
 
-def test_consumer_with_a_reset_policy_continues_after_a_position_out_of_range() -> None:
+def test_consumer_with_reset_policy_earliest_continues_at_the_log_start_after_offset_out_of_range() -> None:
     async def scenario() -> None:
         async with consuming(20, ConsumerSettings(reset=EARLIEST)) as (consumer, log, _):
             log.start = 15

@@ -65,7 +65,7 @@ def sequences(broker: FakeBroker) -> list[tuple[int, int]]:
     return [(parse_header(records).producer_id, parse_header(records).base_sequence) for records in sent]
 
 
-def test_an_idempotent_producer_keeps_its_sequence_and_order_when_the_leader_dies() -> None:
+def test_idempotent_producer_continues_its_sequence_at_the_new_leader_after_the_old_leader_dies() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             know(one, two)
@@ -94,7 +94,7 @@ def test_an_idempotent_producer_keeps_its_sequence_and_order_when_the_leader_die
     run(scenario())
 
 
-def test_a_refused_batch_is_resent_unchanged_to_the_leader_in_the_metadata() -> None:
+def test_producer_resends_the_same_batch_to_the_new_leader_after_not_leader_or_follower() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             know(one, two)
@@ -115,7 +115,7 @@ def test_a_refused_batch_is_resent_unchanged_to_the_leader_in_the_metadata() -> 
     run(scenario())
 
 
-def test_a_send_to_a_node_missing_from_metadata_is_retried_at_the_new_leader() -> None:
+def test_producer_sends_to_the_new_leader_if_the_old_leader_is_missing_from_the_metadata() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             know(one, two)
@@ -199,7 +199,7 @@ def answer(leader: int, epoch: int) -> MetadataResponse:
     )
 
 
-def test_an_older_leader_epoch_in_metadata_is_ignored_unless_the_topic_was_recreated() -> None:
+def test_client_ignores_metadata_with_an_older_leader_epoch_except_for_a_recreated_topic() -> None:
     cluster = Cluster()
     cluster.update(answer(2, 7))
     cluster.update(answer(1, 6))
@@ -212,7 +212,7 @@ def test_an_older_leader_epoch_in_metadata_is_ignored_unless_the_topic_was_recre
     assert cluster.leader("t", 0) == 2
 
 
-def test_partition_without_a_leader_does_not_block_other_partitions_of_a_producer() -> None:
+def test_consumer_reads_other_partitions_while_a_partition_has_no_leader() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             broker.leaders = {0: 1, 1: -1}
@@ -255,7 +255,7 @@ def test_consumer_detects_that_the_leader_has_truncated_records_already_read(res
     run(scenario())
 
 
-def test_a_transaction_continues_with_the_next_coordinator() -> None:
+def test_producer_finds_the_new_transaction_coordinator_after_the_old_coordinator_dies() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             know(one, two)

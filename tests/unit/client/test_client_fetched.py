@@ -31,7 +31,7 @@ def offsets(log: list[bytes], start: int = 0, transactions: list[AbortedTransact
     return [header.base_offset for header, _ in batches]
 
 
-def test_control_batches_are_hidden_from_the_user_and_advance_the_position() -> None:
+def test_consumer_position_advances_past_control_batches_which_are_not_returned() -> None:
     log = [data(0, b"a", producer=7), marker(1, 7, commit=True)]
     batches, next_offset = visible_batches(memoryview(b"".join(log)), 0)
     assert [header.base_offset for header, _ in batches] == [0]
@@ -55,7 +55,7 @@ def test_records_of_an_aborted_transaction_are_dropped_from_its_first_offset_to_
     assert offsets(log, 0, None) == [0, 2, 3, 4, 5, 7]
 
 
-def test_aborted_transactions_of_two_producers_are_dropped_independently() -> None:
+def test_consumer_drops_only_the_aborted_records_of_two_producers_with_interleaved_transactions() -> None:
     log = [
         data(0, b"x", producer=1),
         data(1, b"x", producer=2),

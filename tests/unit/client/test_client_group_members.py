@@ -62,7 +62,7 @@ def test_assignment_of_a_protocol_type_other_than_consumer_is_not_parsed() -> No
     assert claims(written(0), "connect") == []
 
 
-def test_parser_of_assignments_returns_the_partitions_before_the_first_malformed_byte() -> None:
+def test_malformed_assignment_of_a_group_member_is_parsed_up_to_its_first_malformed_byte() -> None:
     whole = written(0)
     for length in range(len(whole)):
         assert len(claims(whole[:length])) <= 3
@@ -73,7 +73,7 @@ def test_parser_of_assignments_returns_the_partitions_before_the_first_malformed
     assert claims(backwards) == [("a", [])]
 
 
-def test_description_of_a_group_member_contains_only_existing_partitions() -> None:
+def test_group_description_lists_only_existing_partitions_of_a_member() -> None:
     client: Any = Topics("orders")
     named = [(BERT, claims_in("consumer", written(0))), (ANNA, [("orders", [1]), ("invented", [0])])]
     found = described(client, named)
@@ -83,14 +83,14 @@ def test_description_of_a_group_member_contains_only_existing_partitions() -> No
     assert not found.truncated
 
 
-def test_description_of_a_group_does_not_look_up_names_that_are_too_long_for_a_topic() -> None:
+def test_group_description_requests_no_metadata_for_topic_names_that_are_too_long() -> None:
     client: Any = Topics("orders")
     found = described(client, [(ANNA, [("x" * 65_000, [0]), ("orders", [1])])])
     assert client.asked == ["orders"]
     assert found.members == {ANNA: [("orders", 1)]}
 
 
-def test_description_of_a_group_is_truncated_at_the_partition_limits_per_member_and_per_group(
+def test_group_description_lists_a_limited_number_of_partitions_per_member_and_per_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(group_members, "MEMBER_ITEMS_MAX", 4)
@@ -105,7 +105,7 @@ def test_description_of_a_group_is_truncated_at_the_partition_limits_per_member_
     assert both.truncated
 
 
-def test_description_of_a_group_looks_up_a_limited_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_description_requests_metadata_for_a_limited_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_members, "TOPICS_MAX", 3)
     monkeypatch.setattr(group_members, "TOPICS_AT_ONCE", 2)
     client: Any = Topics("t0", "t9")

@@ -23,7 +23,7 @@ def test_murmur2_hash_of_a_key_is_the_same_as_in_kafkas_producer(key: bytes, sig
     assert partition_for_key(key, 7) == (signed & 0x7FFFFFFF) % 7
 
 
-def test_each_batch_of_records_without_a_key_goes_to_another_partition_than_the_batch_before() -> None:
+def test_partitioner_never_chooses_the_same_partition_for_two_consecutive_batches_without_keys() -> None:
     random = Random(1)
     last = None
     for _ in range(100):

@@ -99,7 +99,7 @@ def test_send_returns_the_offset_and_timestamp_of_a_record() -> None:
     run(scenario())
 
 
-def test_producer_collects_records_into_batches_in_order() -> None:
+def test_producer_sends_many_records_in_few_batches_and_in_order() -> None:
     async def scenario() -> None:
         settings = ProducerSettings(linger_s=60, batch_bytes=1000)
         async with producing(settings) as (producer, logs, _):
@@ -118,7 +118,7 @@ def test_producer_collects_records_into_batches_in_order() -> None:
     run(scenario())
 
 
-def test_records_of_a_key_go_to_its_partition_and_keyless_records_change_partition_with_each_batch() -> None:
+def test_producer_sends_all_records_of_a_key_to_one_partition_and_spreads_records_without_a_key() -> None:
     async def scenario() -> None:
         async with producing(partitions=3) as (producer, logs, _):
             for _ in range(3):
@@ -134,7 +134,7 @@ def test_records_of_a_key_go_to_its_partition_and_keyless_records_change_partiti
     run(scenario())
 
 
-def test_send_many_chooses_the_same_partitions_as_send_with_few_partition_lookups(
+def test_send_many_delivers_all_records_with_far_fewer_partition_lookups_than_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     records: list[Any] = [(None, b"value %d" % each, (), 7) for each in range(1000)]
@@ -212,7 +212,7 @@ def test_producer_gets_a_new_id_and_restarts_its_sequence_after_unknown_producer
     run(scenario())
 
 
-def test_refused_batch_does_not_fail_later_records() -> None:
+def test_producer_continues_to_send_records_after_a_batch_was_refused() -> None:
     async def scenario() -> None:
         async with producing() as (producer, logs, _):
             logs.refusals = [ErrorCode.MESSAGE_TOO_LARGE]
@@ -321,7 +321,7 @@ def test_closing_the_producer_fails_undelivered_records() -> None:
     run(scenario())
 
 
-def test_closing_the_client_still_sends_records_with_acks_0() -> None:
+def test_closing_a_producer_with_acks_0_first_sends_its_buffered_records() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             logs = Partitions(broker)

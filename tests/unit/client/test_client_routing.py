@@ -81,7 +81,7 @@ def test_closing_a_client_during_its_connect_leaves_no_open_connection(
     run(scenario())
 
 
-def test_the_first_bootstrap_address_that_answers_is_used() -> None:
+def test_client_skips_a_bootstrap_address_that_refuses_connections() -> None:
     async def scenario() -> None:
         async with fake_broker() as gone:
             dead = gone.address
@@ -194,7 +194,7 @@ def test_leader_lookup_fails_without_a_leader_and_succeeds_after_an_election() -
     run(scenario())
 
 
-def test_configs_of_a_node_are_requested_from_that_node() -> None:
+def test_client_requests_the_configs_of_a_broker_from_the_same_broker() -> None:
     async def scenario() -> None:
         async with fake_broker(1) as one, fake_broker(2) as two:
             one.nodes = two.nodes = [one, two]
@@ -220,7 +220,7 @@ def test_unknown_error_code_of_a_newer_broker_is_reported_as_an_error() -> None:
     run(scenario())
 
 
-def test_leader_hint_is_used_only_if_its_epoch_is_newer_than_the_known_epoch() -> None:
+def test_leader_in_an_error_response_is_used_only_if_its_epoch_is_newer_than_the_known_epoch() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker, AsyncClient(broker.address, retry=FAST) as client:
             await client.topic("t")

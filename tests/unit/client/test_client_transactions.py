@@ -118,7 +118,7 @@ def batches(broker: FakeBroker) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("generation", "expected"), [(1, [(0, 0), (0, 1)]), (2, [(0, 0), (1, 0)])])
-def test_second_transaction_continues_the_sequence_in_transaction_version_1_and_has_a_new_epoch_in_version_2(
+def test_transaction_version_2_gives_each_transaction_a_new_producer_epoch_and_version_1_does_not(
     generation: int, expected: list[tuple[int, int]]
 ) -> None:
     async def scenario() -> None:
@@ -150,7 +150,7 @@ def test_producer_gets_a_new_epoch_after_an_abort(generation: int) -> None:
     run(scenario())
 
 
-def test_transaction_without_records_sends_no_end_txn_request() -> None:
+def test_producer_sends_no_end_txn_request_for_a_transaction_without_records() -> None:
     async def scenario() -> None:
         async with producing(2) as (producer, _, broker):
             producer.begin()
@@ -162,7 +162,7 @@ def test_transaction_without_records_sends_no_end_txn_request() -> None:
     run(scenario())
 
 
-def test_transaction_with_a_lost_record_can_only_be_aborted() -> None:
+def test_transaction_with_a_refused_record_can_be_aborted_but_not_committed() -> None:
     async def scenario() -> None:
         async with producing(2) as (producer, coordinated, broker):
             coordinated.refusals[0] = [ErrorCode.MESSAGE_TOO_LARGE]
@@ -209,7 +209,7 @@ def test_commit_is_retried_after_not_coordinator_and_concurrent_transactions() -
     run(scenario())
 
 
-def test_abort_and_send_of_a_fenced_producer_are_refused() -> None:
+def test_fenced_producer_can_neither_abort_nor_send() -> None:
     async def scenario() -> None:
         async with producing(2) as (producer, coordinated, _):
             coordinated.refusals[26] = [ErrorCode.PRODUCER_FENCED]
@@ -224,7 +224,7 @@ def test_abort_and_send_of_a_fenced_producer_are_refused() -> None:
     run(scenario())
 
 
-def test_send_outside_a_transaction_and_begin_without_a_transactional_id_are_refused() -> None:
+def test_producer_refuses_calls_that_do_not_fit_its_transaction_state() -> None:
     async def scenario() -> None:
         async with producing(2) as (producer, _, _):
             with pytest.raises(KafkaError, match="without an open transaction"):
@@ -239,7 +239,7 @@ def test_send_outside_a_transaction_and_begin_without_a_transactional_id_are_ref
     run(scenario())
 
 
-def test_coordinator_is_looked_up_only_once_at_a_broker_with_an_old_find_coordinator_version() -> None:
+def test_client_caches_the_coordinator_that_an_old_broker_returned() -> None:
     async def scenario() -> None:
         async with fake_broker() as broker:
             broker.versions[10] = (0, 3)

@@ -43,7 +43,7 @@ def committed(client: Client, topic: str) -> list[bytes | None]:
 @pytest.mark.parametrize(
     ("text", "state"), [("4711:3", PreparedTxnState(4711, 3)), ("", NOTHING_PREPARED), ("0:0", PreparedTxnState(0, 0))]
 )
-def test_prepared_transaction_is_written_as_text_and_read_back(text: str, state: PreparedTxnState) -> None:
+def test_text_of_a_prepared_transaction_state_is_parsed_to_the_same_state(text: str, state: PreparedTxnState) -> None:
     assert str(state) == text
     assert PreparedTxnState.parse(text) == state
 
@@ -55,7 +55,7 @@ def test_an_invalid_text_of_a_prepared_transaction_is_refused(text: str) -> None
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_new_producer_commits_the_prepared_transaction_only_if_it_equals_the_given_state(
+def test_prepared_transaction_is_committed_if_the_given_state_matches_and_aborted_otherwise(
     client: Client, decided: bool
 ) -> None:
     topic = f"decided-{decided}".lower()
@@ -81,7 +81,7 @@ def test_new_producer_commits_the_prepared_transaction_only_if_it_equals_the_giv
     assert committed(client, topic) == ([b"first"] if decided else []) + [b"second"]
 
 
-def test_completing_a_prepared_transaction_twice_changes_nothing(client: Client) -> None:
+def test_second_completion_of_a_prepared_transaction_changes_nothing(client: Client) -> None:
     client.create_topic("again", 1)
     with producer(client, "again") as first:
         first.begin()

@@ -52,7 +52,7 @@ def test_more_buffers_than_fit_one_gathered_write_are_appended_in_order(disk: Di
     assert file.pread(3000, 0) == bytes(number % 256 for number in range(3000))
 
 
-def test_cached_read_returns_all_existing_bytes_of_the_range_or_nothing(disk: Disk, root: str) -> None:
+def test_cached_read_returns_none_or_the_same_bytes_as_a_normal_read(disk: Disk, root: str) -> None:
     file = disk.create(f"{root}/a")
     file.append(b"x" * 10_000)
     cached = file.pread_cached(4000, 1000)
@@ -72,9 +72,7 @@ def test_file_can_be_read_and_synced_asynchronously(disk: Disk, root: str) -> No
     assert asyncio.run(work()) == b"cde"
 
 
-def test_append_after_a_truncation_starts_at_the_new_end_and_an_overwrite_keeps_the_file_size(
-    disk: Disk, root: str
-) -> None:
+def test_append_after_a_truncation_writes_at_the_new_end_of_the_file(disk: Disk, root: str) -> None:
     file = disk.create(f"{root}/a")
     file.append(b"0123456789")
     file.truncate(4)
@@ -84,7 +82,7 @@ def test_append_after_a_truncation_starts_at_the_new_end_and_an_overwrite_keeps_
     assert file.pread(10, 0) == b"0zz3AB"
 
 
-def test_handle_of_an_existing_file_has_its_size(disk: Disk, root: str) -> None:
+def test_opened_file_reports_the_size_of_its_existing_content(disk: Disk, root: str) -> None:
     disk.create(f"{root}/a").append(b"12345")
     again = disk.open(f"{root}/a")
     assert again.size == 5
@@ -102,7 +100,7 @@ def test_reading_a_missing_file_raises_a_disk_error_and_creates_no_file(disk: Di
     assert not disk.exists(f"{root}/missing")
 
 
-def test_a_file_larger_than_its_limit_is_not_read_into_memory(disk: Disk, root: str) -> None:
+def test_reading_a_file_larger_than_the_given_limit_raises_a_disk_error(disk: Disk, root: str) -> None:
     disk.create(f"{root}/a").append(bytes(100))
     with pytest.raises(DiskError):
         disk.read_bytes(f"{root}/a", limit=99)
@@ -115,7 +113,7 @@ def test_atomic_write_replaces_the_file_and_leaves_no_temporary_file(disk: Disk,
     assert disk.listdir(root) == ["a"]
 
 
-def test_files_and_directories_are_renamed_and_removed(disk: Disk, root: str) -> None:
+def test_files_and_directories_can_be_renamed_and_removed(disk: Disk, root: str) -> None:
     disk.mkdir(f"{root}/d/e")
     disk.create(f"{root}/d/e/f").append(b"1")
     disk.rename(f"{root}/d", f"{root}/g")

@@ -40,7 +40,7 @@ def test_new_file_may_be_missing_after_a_crash_if_its_directory_was_not_synced()
     assert {each.exists("/d/a") for each in crashed(disk)} == {True, False}
 
 
-def test_crash_keeps_a_rename_completely_or_not_at_all() -> None:
+def test_crash_after_an_unsynced_rename_leaves_only_the_old_or_only_the_new_name() -> None:
     disk = crashable()
     disk.write_atomic("/d/a", b"old")
     disk.write_atomic("/d/b", b"new")
@@ -49,7 +49,7 @@ def test_crash_keeps_a_rename_completely_or_not_at_all() -> None:
     assert seen == {(b"old", True), (b"new", False)}
 
 
-def test_atomic_write_survives_a_crash_if_it_was_synced_and_may_be_empty_otherwise() -> None:
+def test_crash_keeps_a_synced_atomic_write_and_may_empty_an_unsynced_one() -> None:
     disk = crashable()
     disk.write_atomic("/d/a", b"synced")
     assert {each.read_bytes("/d/a") for each in crashed(disk)} == {b"synced"}
@@ -68,7 +68,7 @@ def test_crash_may_undo_an_unsynced_truncation() -> None:
     assert {each.read_bytes("/d/a") for each in crashed(disk)} == {b"123456", b"12"}
 
 
-def test_write_hook_can_make_any_change_of_the_disk_fail() -> None:
+def test_every_change_of_the_simulated_disk_fails_if_the_write_hook_raises_an_error() -> None:
     disk = crashable()
     file = disk.create("/d/a")
 

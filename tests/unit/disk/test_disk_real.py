@@ -18,7 +18,7 @@ from penstock.disk.api import DirectoryLockedError, DiskError
 from penstock.disk.real import RealDisk
 
 
-def test_number_of_open_descriptors_is_bounded_and_closed_files_are_opened_again_when_used(tmp_path: Path) -> None:
+def test_disk_writes_many_files_with_a_limited_number_of_open_descriptors(tmp_path: Path) -> None:
     disk = RealDisk(max_open_files=16)
     files = [disk.create(f"{tmp_path}/{number}") for number in range(100)]
     for turn in range(3):
@@ -144,7 +144,7 @@ def test_reading_a_file_that_was_deleted_after_open_fails_and_creates_no_file(tm
     disk.close()
 
 
-def test_bytes_just_written_are_assumed_to_be_cached_if_nowait_reads_are_unsupported(tmp_path: Path) -> None:
+def test_cached_read_without_nowait_support_returns_only_bytes_that_the_same_handle_wrote(tmp_path: Path) -> None:
     disk = RealDisk()
     disk.nowait_reads = False
     file = disk.create(f"{tmp_path}/a")
@@ -155,7 +155,7 @@ def test_bytes_just_written_are_assumed_to_be_cached_if_nowait_reads_are_unsuppo
     disk.close()
 
 
-def test_a_file_system_that_refuses_nowait_reads_is_not_asked_again(
+def test_disk_tries_no_second_nowait_read_on_a_file_system_that_does_not_support_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = RealDisk()

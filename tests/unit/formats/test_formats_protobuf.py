@@ -121,7 +121,7 @@ def comparable(value: Any) -> Any:
 
 
 @given(orders())
-def test_protobuf_messages_are_decoded_as_package_protobuf_decodes_them(order: Any) -> None:
+def test_decoder_returns_the_same_protobuf_values_as_googles_protobuf_library(order: Any) -> None:
     theirs = json_format.MessageToDict(order, preserving_proto_field_name=True)
     ours = decode(ORDER, order.SerializeToString(), 0, Room(values=10**6, text=10**7))
     assert comparable(ours) == comparable(_floats_of(order, theirs))
@@ -155,7 +155,7 @@ def test_decoding_any_bytes_as_protobuf_returns_json_or_raises_format_error(data
         json.dumps(found, allow_nan=False)
 
 
-def test_protobuf_times_wrappers_and_maps_are_shown_as_json_and_unknown_fields_by_their_numbers() -> None:
+def test_protobuf_timestamps_durations_and_maps_are_decoded_to_plain_json_values() -> None:
     order = Order()
     order.at.seconds, order.at.nanos = 1_769_860_800, 5
     order.took.seconds, order.took.nanos = -1, -500_000_000
@@ -171,7 +171,7 @@ def test_protobuf_times_wrappers_and_maps_are_shown_as_json_and_unknown_fields_b
     }
 
 
-def test_two_values_of_one_protobuf_message_field_are_merged_as_in_package_protobuf() -> None:
+def test_protobuf_message_field_that_occurs_twice_is_merged_into_one_message() -> None:
     first, second = Order(), Order()
     first.inner.int32, second.inner.string = 1, "x"
     data = first.SerializeToString() + second.SerializeToString()

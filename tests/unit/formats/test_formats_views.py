@@ -124,7 +124,9 @@ def test_schema_file_of_a_topic_decodes_values_with_and_without_a_registry_prefi
     assert Viewing(schemas, "orders", {}).show("key", b"plain") == {"text": "plain"}
 
 
-def test_data_whose_first_bytes_only_look_like_a_registry_prefix_is_decoded_completely(directory: Path) -> None:
+def test_value_without_a_registry_prefix_is_decoded_completely_even_if_it_begins_with_a_zero_byte(
+    directory: Path,
+) -> None:
     found = view(Schemas(str(directory)), b"\x00\x08wxyz")
     assert found is not None
     assert found["decoded"] == {"id": 0, "name": "wxyz"}
@@ -150,7 +152,7 @@ def test_schema_file_is_read_again_only_after_it_has_changed(directory: Path) ->
     assert view(schemas, b"\x0a")["decoded"] == 5  # type: ignore[index]
 
 
-def test_protobuf_schema_file_decodes_its_first_message_type_unless_its_file_name_has_another_type(
+def test_name_of_a_protobuf_schema_file_can_select_the_message_type_to_decode(
     tmp_path: Path,
 ) -> None:
     data = descriptor_set(descriptors("Order", "Item"))
@@ -189,7 +191,7 @@ def test_schema_id_in_a_registry_prefix_takes_precedence_over_the_schema_of_the_
         ("orders-value.avsc", b" " * 1_100_000, "has more than"),
     ],
 )
-def test_value_with_an_unusable_schema_file_is_shown_with_the_reason(
+def test_value_with_an_invalid_schema_file_is_shown_undecoded_with_the_reason(
     tmp_path: Path, name: str, content: bytes, reason: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -198,7 +200,7 @@ def test_value_with_an_unusable_schema_file_is_shown_with_the_reason(
     assert reason in found["problem"]
 
 
-def test_value_is_shown_with_the_reason_if_its_schema_file_or_directory_cannot_be_read(tmp_path: Path) -> None:
+def test_value_with_an_unreadable_schema_file_or_directory_is_shown_undecoded_with_the_reason(tmp_path: Path) -> None:
     assert "can't be listed" in view(Schemas(str(tmp_path / "none")), b"x")["problem"]  # type: ignore[index]
     (tmp_path / "orders-value.avsc").symlink_to(tmp_path / "nowhere")
     assert "can't be read" in view(Schemas(str(tmp_path)), b"x")["problem"]  # type: ignore[index]
@@ -207,7 +209,7 @@ def test_value_is_shown_with_the_reason_if_its_schema_file_or_directory_cannot_b
 # --- limits of an answer
 
 
-def test_decoding_for_one_response_stops_at_the_limits_of_values_time_and_bytes(directory: Path) -> None:
+def test_decoding_of_values_for_a_response_stops_at_its_count_limit_time_limit_and_byte_limit(directory: Path) -> None:
     schemas, now_s = Schemas(str(directory)), 0.0
     viewing = Viewing(schemas, "orders", {}, AnswerLimits(values=12))
     assert "decoded" in (viewing.show("value", AVRO) or {})
@@ -391,7 +393,7 @@ def test_value_whose_registry_schema_has_type_json_is_decoded_as_json(fake: Fake
         (b" " * 600_000, "has more than"),
     ],
 )
-def test_invalid_response_of_the_registry_is_shown_as_the_reason_and_affects_only_its_schema_id(
+def test_invalid_registry_response_for_one_schema_id_does_not_affect_other_schema_ids(
     fake: FakeRegistry, answer: Any, reason: str
 ) -> None:
     fake.answers |= {"/schemas/ids/1": answer, "/schemas/ids/2": {"schema": json.dumps(ORDER)}}
@@ -406,7 +408,7 @@ def test_avro_logical_type_that_is_not_a_string_is_ignored(fake: FakeRegistry) -
 
 
 @pytest.mark.parametrize("error", [TypeError, KeyError, AttributeError, RecursionError])
-def test_schema_that_fails_to_compile_is_reported_as_the_reason_and_not_requested_again(
+def test_schema_that_fails_to_compile_is_not_requested_from_the_registry_again(
     fake: FakeRegistry, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     def fail(*_: object) -> None:
@@ -420,7 +422,7 @@ def test_schema_that_fails_to_compile_is_reported_as_the_reason_and_not_requeste
     assert fake.asked == ["/schemas/ids/1"]
 
 
-def test_one_response_requests_a_limited_number_of_schema_ids_and_references(fake: FakeRegistry) -> None:
+def test_decoding_for_a_response_requests_a_limited_number_of_schemas_from_the_registry(fake: FakeRegistry) -> None:
     viewing = Viewing(fake.schemas(), "orders", {}, now_s=lambda: 0.0)
     found = [viewing.show("value", prefix(number) + AVRO) for number in range(ANSWER_LIMITS.ids + 1)]
     assert len(fake.asked) == ANSWER_LIMITS.ids
@@ -431,7 +433,7 @@ def test_one_response_requests_a_limited_number_of_schema_ids_and_references(fak
     assert "refers to more than" in view(fake.schemas(), prefix(99) + b"\0")["problem"]  # type: ignore[index]
 
 
-def test_schema_lookup_that_takes_too_long_sends_no_further_request(fake: FakeRegistry) -> None:
+def test_schema_lookup_fails_without_a_further_request_once_its_time_limit_has_passed(fake: FakeRegistry) -> None:
     reference = {"name": "x", "subject": "x", "version": 1}
     fake.answers["/schemas/ids/1"] = {"schema": '"int"', "references": [reference]}
     times = itertools.count(step=100)
@@ -462,7 +464,9 @@ def test_registry_client_caches_a_limited_number_of_schemas(
         ("http://registry:8081", "ann:secret", "is not protected"),
     ],
 )
-def test_registry_with_an_invalid_url_or_an_unprotected_password_is_refused(url: str, user: str, reason: str) -> None:
+def test_registry_setting_with_an_invalid_url_or_a_password_without_https_is_refused(
+    url: str, user: str, reason: str
+) -> None:
     with pytest.raises(ValueError, match=reason):
         Registry(url, user)
     Registry("http://registry:8081")

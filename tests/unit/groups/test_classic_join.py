@@ -15,7 +15,7 @@ def handshake(driver: Driver) -> str:
     return first.joined.member_id
 
 
-def test_the_first_member_leads_generation_one_and_gets_the_list_of_members() -> None:
+def test_first_member_of_a_classic_group_becomes_leader_of_generation_1() -> None:
     driver = Driver()
     joined = driver.join().joined
     assert joined.error_code == ErrorCode.NONE
@@ -41,7 +41,7 @@ def test_pending_member_id_expires_after_the_session_timeout() -> None:
     assert driver.join(member_id, version=4).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_rebalance_waits_until_a_member_with_a_pending_id_joins() -> None:
+def test_rebalance_waits_for_a_member_that_got_a_member_id_but_has_not_joined_yet() -> None:
     driver = Driver()
     [leader] = driver.stable()
     pending = handshake(driver)

@@ -8,7 +8,7 @@ def codes(response: LeaveGroupResponse) -> list[ErrorCode]:
     return [ErrorCode(each.error_code) for each in response.members]
 
 
-def test_leave_of_the_last_member_empties_the_group_and_starts_a_new_generation() -> None:
+def test_group_becomes_empty_and_starts_a_new_generation_when_its_last_member_leaves() -> None:
     driver = Driver()
     [member] = driver.stable()
     assert codes(driver.leave(member)) == [ErrorCode.NONE]
@@ -51,7 +51,7 @@ def test_leave_request_with_several_members_returns_one_result_for_each_member()
     assert driver.state() == "Empty"
 
 
-def test_member_with_a_pending_id_can_leave() -> None:
+def test_member_that_got_a_member_id_but_has_not_joined_yet_can_leave() -> None:
     driver = Driver()
     pending = driver.join(version=4).joined.member_id
     assert codes(driver.leave(pending)) == [ErrorCode.NONE]
@@ -79,7 +79,7 @@ def test_leave_request_for_an_unknown_group_or_an_empty_group_id_is_refused() ->
     assert driver.leave("m", group="").error_code == ErrorCode.INVALID_GROUP_ID
 
 
-def test_rebalance_still_waits_for_others_after_a_joining_member_left() -> None:
+def test_rebalance_waits_for_the_remaining_members_after_a_rejoined_member_left() -> None:
     driver = Driver()
     first, second, third = driver.stable(3)
     driver.join(first)
@@ -90,7 +90,7 @@ def test_rebalance_still_waits_for_others_after_a_joining_member_left() -> None:
     assert sorted(each.member_id for each in rejoined.joined.members) == sorted([second, third])
 
 
-def test_rebalance_does_not_wait_for_a_pending_member_that_left() -> None:
+def test_rebalance_does_not_wait_for_a_member_that_left_before_its_first_join() -> None:
     driver = Driver()
     [member] = driver.stable(1)
     pending = driver.join(version=4).joined.member_id

@@ -26,7 +26,7 @@ def test_a_restarted_follower_keeps_its_assignment_without_a_rebalance() -> None
     assert driver.heartbeat(leader, 2, instance="a") is ErrorCode.NONE
 
 
-def test_the_old_member_id_of_a_restarted_member_is_fenced() -> None:
+def test_requests_with_the_old_member_id_of_a_restarted_static_member_are_fenced() -> None:
     driver = Driver()
     _, follower = static_group(driver)
     driver.join(instance="b", version=5)
@@ -52,7 +52,7 @@ def test_restarted_static_leader_with_join_group_v9_gets_the_members_and_skips_t
     assert driver.sync(joined.member_id, 2, instance="a").synced.assignment == b"A"
 
 
-def test_restarted_static_follower_with_join_group_v9_gets_no_members_and_no_skip_assignment() -> None:
+def test_restarted_static_follower_gets_a_join_group_v9_response_without_a_member_list() -> None:
     driver = Driver()
     static_group(driver)
     joined = driver.join(instance="b", version=9).joined
@@ -113,7 +113,7 @@ def test_new_id_of_a_restarted_static_member_is_committed_before_the_response_an
     assert other.heartbeat(joined.joined.member_id, 2, instance="b") is ErrorCode.NONE
 
 
-def test_rebalance_of_static_members_does_not_end_before_a_member_rejoins() -> None:
+def test_rebalance_of_static_members_waits_until_at_least_one_member_rejoins() -> None:
     driver = Driver()
     _, second = static_group(driver)
     driver.leave(("", "a"))
@@ -125,7 +125,7 @@ def test_rebalance_of_static_members_does_not_end_before_a_member_rejoins() -> N
     assert waiting.joined.leader == second
 
 
-def test_joined_member_leads_if_earlier_static_members_do_not_rejoin_in_time() -> None:
+def test_new_member_becomes_group_leader_if_the_static_members_do_not_rejoin_in_time() -> None:
     driver = Driver()
     session_ms = 2 * REBALANCE_MS
     leader = driver.join(instance="i", session_ms=session_ms).joined.member_id

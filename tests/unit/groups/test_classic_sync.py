@@ -139,7 +139,7 @@ def test_member_that_joins_but_sends_no_sync_is_removed_at_the_rebalance_timeout
     assert driver.heartbeat(leader, 2) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_repeated_sync_answers_the_parked_one() -> None:
+def test_second_sync_of_a_member_replaces_its_parked_sync_which_gets_rebalance_in_progress() -> None:
     driver = Driver()
     leader = driver.join().joined.member_id
     follower = driver.join()

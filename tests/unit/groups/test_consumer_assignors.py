@@ -70,7 +70,7 @@ def test_each_assignor_gives_every_subscribed_partition_exactly_one_owner(
 
 @settings(deadline=None, max_examples=examples(60))
 @given(count=st.integers(1, 9), later=st.integers(1, 9), topics=topic_specs)
-def test_uniform_assignor_balances_equal_subscriptions_without_needless_moves(
+def test_uniform_assignor_balances_equal_subscriptions_and_moves_only_partitions_for_new_members(
     count: int, later: int, topics: dict[bytes, TopicSpec]
 ) -> None:
     everything = MemberSpec(frozenset(TOPICS))
@@ -85,7 +85,7 @@ def test_uniform_assignor_balances_equal_subscriptions_without_needless_moves(
         assert moved(before, after) == sum(new), "only what newcomers get is taken away"
 
 
-def test_uniform_assignor_balances_different_subscriptions_as_far_as_possible() -> None:
+def test_uniform_assignor_gives_members_with_different_subscriptions_equally_many_partitions() -> None:
     members = {"a": MemberSpec(frozenset({T, U})), "b": MemberSpec(frozenset({U}))}
     assert sizes(assign_uniform(members, {T: TopicSpec(2), U: TopicSpec(4)}, {})) == [3, 3]
     lopsided: Assignment = {"a": {T: frozenset({0, 1}), U: frozenset({0, 1, 2, 3})}, "b": {}}
@@ -118,7 +118,7 @@ def test_static_member_keeps_its_range_assignment_under_a_new_member_id() -> Non
 
 @settings(deadline=None, max_examples=examples(60))
 @given(members=member_specs, topics=topic_specs)
-def test_uniform_assignor_leaves_no_partition_with_a_member_that_has_two_more_than_another_reader(
+def test_uniform_assignor_assigns_at_most_one_partition_more_than_to_any_other_subscriber(
     members: dict[str, MemberSpec], topics: dict[bytes, TopicSpec]
 ) -> None:
     held = {

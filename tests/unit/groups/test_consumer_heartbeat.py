@@ -116,7 +116,7 @@ def test_partitions_of_a_leaving_member_are_reassigned() -> None:
     assert error(driver.beat("b", -1)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_heartbeat_with_a_wrong_epoch_is_fenced_unless_it_repeats_the_previous_epoch_after_a_lost_response() -> None:
+def test_heartbeat_with_a_wrong_member_epoch_is_fenced_except_after_a_lost_response() -> None:
     driver = ConsumerDriver()
     first = driver.enter("a")
     epoch = settled_pair(driver)
@@ -241,7 +241,7 @@ def test_unknown_assignor_is_refused_with_the_list_of_known_assignors() -> None:
 # --- static members
 
 
-def test_a_static_member_leaves_temporarily_and_gets_its_partitions_back() -> None:
+def test_static_member_that_returns_after_a_temporary_leave_gets_its_partitions_back() -> None:
     driver = ConsumerDriver()
     first = driver.enter("a", instance_id="i")
     assert driver.beat("a", -2, instance_id="i").member_epoch == -2
@@ -324,7 +324,7 @@ def test_transactional_commit_with_a_stale_member_epoch_is_refused() -> None:
     assert sent("", -1) is ErrorCode.NONE, "a producer that names no member"
 
 
-def test_a_member_one_epoch_behind_may_commit_only_for_partitions_it_still_holds() -> None:
+def test_member_with_an_older_epoch_can_commit_offsets_only_for_partitions_that_it_still_owns() -> None:
     driver = ConsumerDriver()
     first = driver.enter("a").member_epoch
     epoch = settled_pair(driver)
@@ -413,7 +413,7 @@ def test_subscription_with_a_new_pattern_that_takes_too_long_is_refused() -> Non
     assert driver.enter("b", subscribed_topic_names=["t"]).assignment is not None
 
 
-def test_pattern_that_takes_too_long_after_a_metadata_change_keeps_its_previous_topics() -> None:
+def test_subscribed_pattern_that_takes_too_long_to_match_keeps_its_previous_topics() -> None:
     driver = ConsumerDriver(topics={"c": 1})
     driver.enter("a", subscribed_topic_names=None, subscribed_topic_regex=COSTLY)
     assert driver.consumers.regexes[COSTLY].topics == {"c"}
@@ -434,7 +434,7 @@ def test_group_refuses_a_subscription_beyond_its_maximum_number_of_patterns() ->
     assert not driver.enter("late", subscribed_topic_names=None, subscribed_topic_regex="t|0").error_code
 
 
-def test_unused_pattern_of_a_group_is_forgotten() -> None:
+def test_group_drops_a_subscribed_pattern_that_no_member_uses() -> None:
     driver = ConsumerDriver()
     epoch = driver.enter("a", subscribed_topic_regex="t.*").member_epoch
     epoch = driver.beat("a", epoch, subscribed_topic_regex="u.*").member_epoch
@@ -443,7 +443,7 @@ def test_unused_pattern_of_a_group_is_forgotten() -> None:
     assert not driver.consumers.regexes
 
 
-def test_stale_commit_with_too_long_metadata_is_refused_for_its_metadata() -> None:
+def test_commit_with_a_stale_epoch_and_too_long_metadata_gets_offset_metadata_too_large() -> None:
     driver = ConsumerDriver()
     epoch = driver.enter("a").member_epoch
     driver.enter("b")
@@ -457,7 +457,7 @@ def test_stale_commit_with_too_long_metadata_is_refused_for_its_metadata() -> No
     assert refused == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
 
 
-def test_new_topic_is_assigned_although_brokers_and_acls_did_not_change() -> None:
+def test_new_topic_is_assigned_even_if_brokers_and_acls_are_unchanged() -> None:
     driver = ConsumerDriver(topics={"t": 2})
     epoch = driver.enter("a", "t", "u").member_epoch
     later = image_of({"t": 2, "u": 2}, version=2)
@@ -466,7 +466,7 @@ def test_new_topic_is_assigned_although_brokers_and_acls_did_not_change() -> Non
     assert shares(driver.beat("a", epoch)) == {"t": [0, 1], "u": [0, 1]}
 
 
-def test_member_that_does_not_revoke_partitions_is_removed_also_after_a_load() -> None:
+def test_revocation_timeout_continues_after_a_coordinator_load() -> None:
     driver = ConsumerDriver()
     epoch = driver.enter("a").member_epoch
     driver.enter("b")

@@ -56,7 +56,7 @@ def test_groups_are_listed_by_state_and_type() -> None:
 
 
 @pytest.mark.parametrize("name", ["notready", "not_ready"])
-def test_filter_by_state_finds_groups_in_state_not_ready_under_both_spellings(name: str) -> None:
+def test_groups_in_state_not_ready_are_listed_by_both_spellings_of_the_state(name: str) -> None:
     driver = StreamsDriver()
     driver.come("a", counting())
     [found] = admin.list_groups(driver.shard.groups.values(), frozenset({name}), frozenset())

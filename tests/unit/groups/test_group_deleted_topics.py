@@ -65,7 +65,7 @@ def taken_over(driver: Driver, image: MetadataImage) -> Driver:
     return other
 
 
-def test_offsets_of_a_deleted_topic_are_erased_by_the_next_timer() -> None:
+def test_committed_offsets_of_a_deleted_topic_are_erased_at_the_next_timer_run() -> None:
     driver = seeing(OLD)
     commit(driver, 5)
     driver.shard.see(GONE)
@@ -112,7 +112,7 @@ def test_offsets_of_a_topic_deleted_while_the_group_had_no_coordinator_are_erase
     assert other.journal[-1][1] is None
 
 
-def test_loading_on_another_broker_keeps_the_offsets_of_existing_topics() -> None:
+def test_new_coordinator_keeps_the_committed_offsets_of_existing_topics() -> None:
     driver = seeing(OLD)
     commit(driver, 5)
     commit(driver, 6, retention_ms=10_000)  # this version has no topic id
@@ -122,7 +122,7 @@ def test_loading_on_another_broker_keeps_the_offsets_of_existing_topics() -> Non
         assert other.fetch(T0) == {T0: 6}
 
 
-def test_late_topic_deletion_keeps_offsets_of_the_recreated_topic() -> None:
+def test_erasing_offsets_of_a_deleted_topic_keeps_new_offsets_of_the_recreated_topic() -> None:
     driver = seeing(OLD)
     commit(driver, 5)
     driver.shard.see(GONE)
@@ -132,7 +132,7 @@ def test_late_topic_deletion_keeps_offsets_of_the_recreated_topic() -> None:
     assert driver.fetch(T0) == {T0: 1}
 
 
-def test_late_topic_deletion_keeps_pending_transactional_offsets_of_the_recreated_topic() -> None:
+def test_erasing_offsets_of_a_deleted_topic_keeps_transactional_offsets_of_the_recreated_topic() -> None:
     driver = seeing(OLD)
     commit(driver, 5)
     driver.shard.see(GONE)

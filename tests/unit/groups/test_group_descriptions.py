@@ -57,7 +57,7 @@ def test_streams_member_is_described_with_every_field_of_its_heartbeat(reloaded:
     assert (member.user_endpoint.host, member.user_endpoint.port) == ("h", 80)
 
 
-def test_loaded_streams_group_is_described_before_its_first_heartbeat() -> None:
+def test_streams_group_can_be_described_after_a_load_before_any_member_sends_a_heartbeat() -> None:
     driver = StreamsDriver()
     driver.come("a")
     described = driver.reload().streams_description()
@@ -66,7 +66,7 @@ def test_loaded_streams_group_is_described_before_its_first_heartbeat() -> None:
     assert [each.source_topics for each in described.topology.subtopologies or ()] == [["t"]]
 
 
-def test_streams_member_holds_the_tasks_of_all_subtopologies() -> None:
+def test_tasks_of_a_streams_member_include_all_subtopologies_and_tasks_to_revoke() -> None:
     first, second, revoked = TaskKey(Role.ACTIVE, "0"), TaskKey(Role.ACTIVE, "1"), TaskKey(Role.STANDBY, "0")
     member = StreamsMember("a", assigned={first: {0: 1, 1: 1}, second: {3: 1}}, pending_revocation={revoked: {2: 1}})
     assert list(member.tasks()) == [(first, 0), (first, 1), (second, 3), (revoked, 2)]

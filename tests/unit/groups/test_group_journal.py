@@ -89,7 +89,7 @@ def test_group_records_have_the_same_versions_as_in_kafka() -> None:
     assert [member.assignment for member in stable.value.members] != [b""]
 
 
-def test_unknown_types_of_records_are_ignored_and_legacy_keys_are_read() -> None:
+def test_group_log_decoder_ignores_unknown_record_types_and_reads_offset_keys_of_version_0() -> None:
     assert decode_record(b"\x00\x63whatever", b"x") is None
     assert decode_record(None, b"x") is None
     legacy = decode_record(b"\x00\x00" + b"\x00\x01g" + b"\x00\x01t" + b"\x00\x00\x00\x05", None)

@@ -69,13 +69,13 @@ def test_heartbeat_with_a_later_generation_is_refused() -> None:
     ]
 
 
-def test_request_of_an_unknown_instance_is_unknown_and_not_fenced() -> None:
+def test_heartbeat_with_an_unknown_instance_id_gets_unknown_member_id() -> None:
     driver = Driver()
     [member] = driver.stable(1)
     assert driver.heartbeat(member, 1, instance="i") is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_share_group_takes_no_transactional_offsets() -> None:
+def test_transactional_offset_commit_to_a_share_group_is_refused() -> None:
     driver = ShareDriver()
     driver.come("a")
     partition = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)
@@ -97,7 +97,7 @@ def test_share_group_takes_no_transactional_offsets() -> None:
     ],
 )
 @pytest.mark.parametrize("group", ["consumer1", "streams1"])
-def test_offset_fetch_of_a_member_needs_its_epoch(
+def test_offset_fetch_of_a_group_member_with_a_wrong_epoch_is_refused(
     group: str, member: str | None, shift: int | None, expected: ErrorCode
 ) -> None:
     shard = all_protocols().shard
@@ -171,7 +171,7 @@ def test_session_timeouts_at_both_limits_are_accepted() -> None:
         assert Driver(config).join(session_ms=session_ms).joined.error_code == expected
 
 
-def test_member_of_a_full_consumer_group_stays_in_it() -> None:
+def test_member_of_a_full_consumer_group_can_still_send_heartbeats() -> None:
     driver = ConsumerDriver(
         GroupConfig(initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=0, consumer_max_size=1)
     )
@@ -180,7 +180,7 @@ def test_member_of_a_full_consumer_group_stays_in_it() -> None:
     assert error(driver.beat("a", epoch)) is ErrorCode.NONE
 
 
-def test_member_that_leaves_a_share_group_gives_it_a_new_epoch() -> None:
+def test_share_group_gets_a_new_epoch_when_a_member_leaves() -> None:
     driver = ShareDriver()
     driver.come("a")
     driver.come("b")
@@ -193,7 +193,7 @@ def test_member_that_leaves_a_share_group_gives_it_a_new_epoch() -> None:
     assert topic_id("t") in driver.group.members["a"].assigned
 
 
-def test_topics_of_all_subtopologies_count_for_the_limit() -> None:
+def test_topics_of_all_subtopologies_count_towards_the_topic_limit_of_a_streams_topology() -> None:
     half = [f"t{number}" for number in range(MAX_TOPICS // 2)]
     both = [Subtopology(subtopology_id=name, source_topics=half) for name in ("0", "1")]
     with pytest.raises(KafkaError) as refused:
@@ -201,7 +201,7 @@ def test_topics_of_all_subtopologies_count_for_the_limit() -> None:
     assert refused.value.code is ErrorCode.STREAMS_INVALID_TOPOLOGY
 
 
-def test_streams_group_takes_no_member_while_a_classic_group_has_members() -> None:
+def test_streams_member_cannot_join_a_classic_group_that_has_members() -> None:
     driver = StreamsDriver()
     driver.stable(1)
     assert code(driver.come("a")) is ErrorCode.GROUP_ID_NOT_FOUND

@@ -143,7 +143,7 @@ def test_number_of_topics_of_a_topology_is_limited() -> None:
     assert refused.value.code is ErrorCode.STREAMS_INVALID_TOPOLOGY
 
 
-def test_size_of_what_a_streams_member_sends_about_itself_is_limited() -> None:
+def test_streams_heartbeat_with_too_long_member_fields_is_refused() -> None:
     check_size(StreamsGroupHeartbeatRequest(member_id="m", rack_id="r" * (MAX_MEMBER_CHARACTERS - 1)))
     with pytest.raises(KafkaError) as refused:
         check_size(StreamsGroupHeartbeatRequest(member_id="m", rack_id="r" * MAX_MEMBER_CHARACTERS))

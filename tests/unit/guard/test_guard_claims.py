@@ -44,7 +44,7 @@ def test_no_node_is_accused_if_the_only_follower_has_a_high_watermark_past_the_l
     assert found.accused == NOBODY
 
 
-def test_finding_about_an_end_offset_that_went_back_names_both_offsets_and_the_epoch() -> None:
+def test_finding_about_a_follower_that_fetches_from_a_lower_offset_names_both_offsets() -> None:
     found = judge_retreat("t-0", Retreat(2, 4, was=20, now=7))
     assert (found.kind, found.accused, found.offset) == (Kind.END_OFFSET, 2, 7)
     assert found.evidence == "node 2 fetched from offset 7 after 20, both in leader epoch 4"

@@ -32,7 +32,7 @@ def accused(findings: tuple[Finding, ...]) -> list[tuple[Kind, int]]:
     return [(each.kind, each.accused) for each in findings]
 
 
-def test_replicas_with_the_same_bytes_are_compared_up_to_the_end_of_the_shortest_sample() -> None:
+def test_comparison_of_equal_replicas_ends_with_the_shortest_sample_and_reports_no_finding() -> None:
     found = compare(0, [served(1, LOG), served(2, LOG[:-3]), served(3, LOG)], rules())
     assert (found.end, found.findings, found.damaged) == (4, (), frozenset())
 
@@ -59,7 +59,7 @@ def test_no_node_is_accused_if_two_replicas_differ_and_the_third_replica_does_no
     assert accused(found.findings) == [(Kind.CONTENT, NOBODY)]
 
 
-def test_two_equal_replicas_are_not_accused_because_of_a_third_replica_with_other_content() -> None:
+def test_guard_accuses_the_one_replica_that_differs_and_not_the_two_equal_replicas() -> None:
     found = compare(0, [served(1, OTHER), served(2, LOG), served(3, LOG)], rules())
     assert accused(found.findings) == [(Kind.CONTENT, 1)]
 
@@ -76,7 +76,7 @@ def test_two_of_five_replicas_are_accused_if_the_other_three_agree_on_different_
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
-def test_replica_with_a_wrong_checksum_is_accused_without_a_majority(replicas: int) -> None:
+def test_replica_with_a_wrong_checksum_is_accused_even_if_it_is_the_only_replica(replicas: int) -> None:
     bad = rotten(LOG, len(batch(0)) + 70)
     samples = [served(1, bad), *(served(node, LOG) for node in range(2, replicas + 1))]
     found = compare(0, samples, rules(replicas))
@@ -100,7 +100,7 @@ def test_batch_with_an_offset_above_the_high_watermark_is_reported_as_damaged() 
     assert found.good == (1,)
 
 
-def test_first_batch_with_a_damaged_length_is_reported_as_a_wrong_checksum() -> None:
+def test_batch_with_a_damaged_length_field_is_reported_as_a_wrong_checksum() -> None:
     bad = rotten(LOG, len(batch(0)) + 8)
     samples = [served(1, LOG), served(2, bad), served(3, LOG)]
     before = compare(0, samples, rules())
@@ -111,7 +111,7 @@ def test_first_batch_with_a_damaged_length_is_reported_as_a_wrong_checksum() -> 
     assert found.good == (1, 3)
 
 
-def test_replica_that_reports_its_own_damage_is_marked_for_a_refill_from_intact_replicas() -> None:
+def test_replica_that_reports_its_own_damage_is_accused_of_a_wrong_checksum() -> None:
     found = compare(0, [Sample(1, Status.DAMAGED), served(2, LOG), served(3, LOG)], rules())
     assert accused(found.findings) == [(Kind.CHECKSUM, 1)]
     assert (found.damaged, found.good, found.end) == (frozenset({1}), (2, 3), 2)
@@ -137,19 +137,19 @@ def test_no_node_is_accused_if_compaction_can_explain_missing_records() -> None:
     assert found.end == 6
 
 
-def test_in_sync_replica_that_lacks_records_is_accused_if_a_majority_has_committed_them() -> None:
+def test_in_sync_replica_is_accused_if_it_lacks_records_that_a_majority_has_committed() -> None:
     found = compare(0, [Sample(1, Status.LACKING), served(2, LOG), served(3, LOG)], rules())
     assert accused(found.findings) == [(Kind.MISSING, 1)]
     assert "below offset 6, which nodes 2, 3 committed" in found.findings[0].evidence
 
 
-def test_missing_records_are_reported_only_if_a_majority_of_replicas_has_these_records() -> None:
+def test_replica_is_accused_of_missing_records_only_if_a_majority_of_replicas_has_them() -> None:
     assert compare(0, [Sample(1, Status.LACKING), served(2, LOG)], rules(2)).findings == ()
     silent = [Sample(1, Status.LACKING), served(2, LOG), Sample(3, Status.UNKNOWN)]
     assert compare(0, silent, rules()).findings == ()
 
 
-def test_replica_whose_log_starts_later_is_left_out_of_the_comparison() -> None:
+def test_replica_whose_log_starts_after_the_compared_offsets_is_not_compared() -> None:
     found = compare(0, [Sample(1, Status.ABSENT), served(2, LOG), served(3, LOG)], rules())
     assert (found.end, found.findings) == (6, ())
 

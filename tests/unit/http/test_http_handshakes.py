@@ -21,7 +21,7 @@ def begun(**counts: int) -> Handshakes:
     return handshakes
 
 
-def test_new_handshake_ends_one_of_the_host_with_the_most_if_too_many_are_in_progress() -> None:
+def test_too_many_tls_handshakes_close_a_handshake_of_the_host_with_the_most_handshakes() -> None:
     handshakes = begun(few=MAX_HANDSHAKES - 90, most=48, many=42)
     for _ in range(6):
         assert handshakes.enter("new") == Arrival(closes="most")
@@ -29,7 +29,7 @@ def test_new_handshake_ends_one_of_the_host_with_the_most_if_too_many_are_in_pro
     assert handshakes.enter("new") == Arrival(closes="most")  # 42 as well, and older
 
 
-def test_host_at_its_limit_of_handshakes_is_refused_and_ends_none_of_another_host() -> None:
+def test_host_at_its_limit_of_tls_handshakes_is_refused_and_closes_no_handshake_of_another_host() -> None:
     handshakes = begun(one=MAX_HANDSHAKES_OF_HOST, other=MAX_HANDSHAKES_OF_HOST)
     assert handshakes.enter("one") is None
     for _ in range(MAX_HANDSHAKES - 2 * MAX_HANDSHAKES_OF_HOST):
@@ -37,7 +37,7 @@ def test_host_at_its_limit_of_handshakes_is_refused_and_ends_none_of_another_hos
     assert handshakes.enter("one") is None
 
 
-def test_completed_handshake_makes_room_for_another_one() -> None:
+def test_completed_tls_handshake_no_longer_counts_towards_the_limit_of_its_host() -> None:
     handshakes = begun(one=MAX_HANDSHAKES_OF_HOST)
     assert handshakes.enter("one") is None
     handshakes.completed("one")

@@ -54,14 +54,14 @@ def read(reader: BodyReader, body: bytes, fields: Mapping[str, Field] = FIELDS) 
         (b"\xff\xfe\xfd", "not JSON"),
     ],
 )
-def test_body_that_readers_could_take_in_different_ways_is_refused_with_the_reason(
+def test_invalid_or_ambiguous_json_body_is_refused_with_the_reason(
     reader: BodyReader, padding: bytes, body: bytes, reason: str
 ) -> None:
     with pytest.raises(FieldError, match=reason):
         read(reader, padding + body)
 
 
-def test_texts_of_a_map_have_the_same_limit_as_other_texts(reader: BodyReader) -> None:
+def test_json_body_with_a_too_long_key_or_value_in_a_map_is_refused(reader: BodyReader) -> None:
     good = {"configs": {"k" * MAX_TEXT: "v" * MAX_TEXT, "none": None}}
     assert read(reader, json.dumps(good).encode()) == good
     for wrong in ({"k" * (MAX_TEXT + 1): ""}, {"k": "v" * (MAX_TEXT + 1)}):

@@ -77,7 +77,7 @@ def with_batches(*headers: BatchHeader) -> ProducerStateManager:
         pytest.param(3, 0, ErrorCode.INVALID_PRODUCER_EPOCH, id="an old epoch"),
     ],
 )
-def test_only_the_next_sequence_of_the_epoch_or_the_first_of_a_new_epoch_is_admitted(
+def test_batch_with_a_sequence_out_of_order_or_an_old_producer_epoch_is_refused(
     sequence: int, epoch: int, code: ErrorCode
 ) -> None:
     state = with_batches(batch(0, 0, records=3))
@@ -100,7 +100,7 @@ def test_sequences_wrap_and_an_unknown_producer_may_begin_anywhere() -> None:
     assert state.admit(batch(4, 123, producer=9)) is None
 
 
-def test_repeated_batch_is_found_among_the_last_five_of_its_epoch_only() -> None:
+def test_duplicate_batch_is_recognised_among_the_last_five_batches_of_its_producer_epoch() -> None:
     headers = [batch(2 * n, 2 * n, records=2) for n in range(REMEMBERED_BATCHES + 1)]
     state = with_batches(*headers)
     found = [state.find_duplicate(header) for header in headers]
@@ -116,7 +116,7 @@ def test_repeated_batch_is_found_among_the_last_five_of_its_epoch_only() -> None
     assert state.find_duplicate(batch(12, 0, epoch=2)) is not None
 
 
-def test_record_outside_an_open_transaction_is_refused() -> None:
+def test_producer_with_an_open_transaction_cannot_write_non_transactional_records() -> None:
     state = with_batches(batch(0, 0, transactional=True))
     assert code_of(partial(state.admit, batch(1, 1))) is ErrorCode.INVALID_TXN_STATE
     assert state.admit(batch(1, 1, transactional=True)) is None
@@ -175,7 +175,9 @@ def test_marker_moves_the_producer_to_its_epoch_and_keeps_its_own_time_and_coord
         pytest.param(2, 2, True, ErrorCode.NONE, id="the next epoch, version 2"),
     ],
 )
-def test_marker_of_an_epoch_that_is_over_is_refused(epoch: int, version: int, is_open: bool, code: ErrorCode) -> None:
+def test_transaction_marker_with_an_ended_producer_epoch_is_refused(
+    epoch: int, version: int, is_open: bool, code: ErrorCode
+) -> None:
     state = with_batches(batch(0, 0, transactional=is_open))
     header = marker(1, epoch=epoch)
     found = code_of(partial(state.validate, header, COORDINATOR, marker=COMMIT, transaction_version=version))
@@ -184,7 +186,7 @@ def test_marker_of_an_epoch_that_is_over_is_refused(epoch: int, version: int, is
     assert code_of(replicated) is ErrorCode.NONE
 
 
-def test_last_possible_epoch_may_end_its_transaction_and_an_older_coordinator_may_not() -> None:
+def test_transaction_marker_of_an_older_coordinator_epoch_is_refused() -> None:
     state = with_batches(batch(0, 0, transactional=True, epoch=MAX_PRODUCER_EPOCH))
     header = marker(1, epoch=MAX_PRODUCER_EPOCH)
     assert code_of(partial(state.validate, header, COORDINATOR, marker=COMMIT, transaction_version=2)) is ErrorCode.NONE
@@ -207,7 +209,7 @@ def test_producer_expires_exactly_after_its_time_unless_its_transaction_is_open(
     assert len(state) == 2
 
 
-def test_loaded_snapshot_has_the_state_that_was_saved_without_expired_producers() -> None:
+def test_loading_a_producer_snapshot_restores_all_producers_except_expired_producers() -> None:
     state = with_batches(
         batch(0, 4, records=2, transactional=True, timestamp=100),
         batch(2, 0, producer=8, timestamp=1000),
@@ -240,7 +242,7 @@ def test_high_watermark_makes_all_transactions_below_it_stable_at_once() -> None
     assert state.first_unstable_offset is None
 
 
-def test_verification_admits_its_own_batch_until_a_batch_or_a_marker_arrives() -> None:
+def test_verified_transactional_batch_is_accepted_until_another_batch_or_marker_arrives() -> None:
     state = ProducerStateManager()
     pending = state.start_verification(7, 1, 3, supports_epoch_bump=False)
     assert pending is not None
@@ -270,7 +272,7 @@ def test_verification_admits_its_own_batch_until_a_batch_or_a_marker_arrives() -
     assert not state.is_admitted(7, 1, again)
 
 
-def test_verification_ends_with_any_batch_and_with_any_marker_of_its_producer() -> None:
+def test_any_batch_or_marker_of_a_producer_ends_its_transaction_verification() -> None:
     for header, end in ((batch(0, 0), None), (marker(0), COMMIT)):
         state = ProducerStateManager()
         pending = state.start_verification(7, 1, 0, supports_epoch_bump=False)
@@ -279,7 +281,7 @@ def test_verification_ends_with_any_batch_and_with_any_marker_of_its_producer() 
         assert not state.is_admitted(7, 1, pending)
 
 
-def test_verification_of_another_epoch_replaces_the_pending_one_also_if_it_is_older() -> None:
+def test_transaction_verification_of_another_producer_epoch_replaces_the_pending_verification() -> None:
     state = ProducerStateManager()
     newer = state.start_verification(7, 2, 0, supports_epoch_bump=False)
     older = state.start_verification(7, 1, 0, supports_epoch_bump=False)
@@ -289,13 +291,13 @@ def test_verification_of_another_epoch_replaces_the_pending_one_also_if_it_is_ol
     assert code_of(partial(state.check_open, 7, 2, newer)) is ErrorCode.INVALID_TXN_STATE
 
 
-def test_batch_after_the_lowest_sequence_of_a_pending_verification_waits_for_the_earlier_batch() -> None:
+def test_batch_is_refused_while_a_batch_with_a_lower_sequence_is_being_verified() -> None:
     state = with_batches(batch(0, 0, records=3))
     state.start_verification(7, 1, 2, supports_epoch_bump=False)
     assert code_of(partial(state.admit, batch(3, 3))) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_verified_producer_with_a_new_epoch_per_transaction_begins_at_sequence_0() -> None:
+def test_producer_with_a_new_epoch_per_transaction_must_begin_at_sequence_0() -> None:
     state = ProducerStateManager()
     state.start_verification(7, 1, 3, supports_epoch_bump=True)
     assert code_of(partial(state.admit, batch(0, 3, transactional=True))) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER

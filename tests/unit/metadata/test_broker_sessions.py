@@ -69,7 +69,7 @@ def test_repeated_registration_extends_the_session_of_its_epoch() -> None:
     assert not beats.is_live(image, 1, 15_001)
 
 
-def test_lost_connection_or_unregistration_of_an_unknown_broker_changes_nothing() -> None:
+def test_disconnect_and_unregistration_of_an_unknown_broker_create_no_session() -> None:
     beats = Heartbeats(9000)
     beats.disconnected(9, 19)
     beats.forget(9)
@@ -87,7 +87,7 @@ def test_lowest_metadata_offset_ignores_brokers_in_controlled_shutdown() -> None
     assert beats.lowest_active_offset(image_of("12!3")) == 97
 
 
-def test_a_pause_of_the_controller_extends_all_sessions() -> None:
+def test_pause_of_the_controller_extends_the_sessions_of_all_brokers() -> None:
     image, beats = image_of(), Heartbeats(9000)
     beats.begin(image, 0)
     beats.extend_sessions(60_000, 60_100)

@@ -121,7 +121,7 @@ def test_broker_stays_an_eligible_leader_only_after_a_clean_shutdown(previous: i
     ],
     ids=["eligible", "nobody in sync", "last in sync", "in the other directory", "in no directory yet"],
 )
-def test_replica_in_a_missing_directory_is_no_eligible_leader_after_a_clean_shutdown(
+def test_replica_stays_eligible_leader_only_if_its_broker_registers_the_directory_of_the_replica(
     before: PartitionImage, expected: Any
 ) -> None:
     image = image_of(before, brokers=(broker(1, fenced=True), broker(2), broker(3)))
@@ -130,7 +130,7 @@ def test_replica_in_a_missing_directory_is_no_eligible_leader_after_a_clean_shut
     assert (after.isr, after.elr, after.leader) == expected
 
 
-def test_registration_of_a_restarted_broker_ends_the_leadership_of_the_previous_incarnation() -> None:
+def test_restarted_broker_loses_its_leaderships_when_it_registers() -> None:
     image = image_of(partition("123"))
     after = only(image, register_broker(image, registration()).records)
     assert (after.leader, after.isr, after.leader_epoch) == (2, (2, 3), 1)
@@ -149,14 +149,16 @@ def test_registration_of_a_restarted_broker_ends_the_leadership_of_the_previous_
     ],
     ids=["no directory", "reserved", "a copy", "another's", "says no version", "too old", "knows no feature"],
 )
-def test_a_broker_with_wrong_directories_or_features_is_refused(fields: dict[str, Any], code: ErrorCode) -> None:
+def test_broker_registration_with_invalid_directories_or_features_is_refused(
+    fields: dict[str, Any], code: ErrorCode
+) -> None:
     with pytest.raises(KafkaError) as refusal:
         register_broker(image_of(partition("123")), registration(**fields))
     assert refusal.value.code is code
 
 
 @pytest.mark.parametrize("features", [{}, {METADATA_VERSION: DIRECTORIES_SINCE - 1}])
-def test_registration_without_directories_is_accepted_before_the_metadata_version_that_added_them(
+def test_old_metadata_version_accepts_a_broker_registration_without_directories(
     features: dict[str, int],
 ) -> None:
     image = replace(EMPTY_IMAGE, features=features)
@@ -222,7 +224,7 @@ def test_heartbeat_response_reports_the_new_state_of_the_broker(
     assert (decision.reply.state, decision.reply.is_caught_up) == (state, caught_up)
 
 
-def test_a_controlled_shutdown_moves_leaders_and_ends_when_all_other_brokers_have_the_metadata() -> None:
+def test_controlled_shutdown_moves_leaders_and_waits_until_other_brokers_know_the_new_leaders() -> None:
     image = image_of(LED)
     decision = beat(image, want_shut_down=True)
     moved = apply(image, decision.records)
@@ -259,7 +261,7 @@ def test_a_failed_directory_removes_only_its_own_replicas_from_isrs() -> None:
     assert beat(after, offline_log_dirs=[disk(1)]).records == []
 
 
-def test_failed_directories_are_not_recorded_with_a_metadata_version_that_has_no_directories() -> None:
+def test_old_metadata_version_records_no_failed_directories() -> None:
     old = replace(image_of(LED), features={METADATA_VERSION: DIRECTORIES_SINCE - 1})
     assert beat(old, offline_log_dirs=[disk(1)]).records == []
 
@@ -360,7 +362,7 @@ def test_invalid_alter_partition_request_gets_an_error_code_and_changes_no_isr(
 
 
 @pytest.mark.parametrize(("isr", "fields"), [([1, 2], {"epochs": {2: 11}}), ([1, 3], {})])
-def test_refusing_an_ineligible_replica_invalidates_earlier_isr_requests(
+def test_late_isr_request_is_refused_after_ineligible_replica_raised_the_partition_epoch(
     isr: list[int], fields: dict[str, Any]
 ) -> None:
     before = partition("123", "12", leader_epoch=3, partition_epoch=7)
@@ -384,19 +386,19 @@ def test_alter_partition_with_an_unknown_topic_or_a_stale_broker_epoch_is_refuse
     assert refusal.value.code is ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_an_isr_without_broker_epochs_is_accepted_from_requests_before_version_3() -> None:
+def test_alter_partition_before_version_3_may_send_an_isr_without_broker_epochs() -> None:
     image = image_of(LED)
     asked = api_56.PartitionData(partition_index=0, new_isr=[1, 2])
     assert only(image, decide(image, 1, asked).records).isr == (1, 2)
 
 
-def test_leader_ends_its_recovery_after_an_unclean_election_with_an_alter_partition_request() -> None:
+def test_alter_partition_ends_the_recovery_of_an_uncleanly_elected_leader() -> None:
     image = image_of(partition("123", "1", leader_recovery_state=1))
     assert alter(image, 1, [1, 2], leader_recovery_state=1).error_code == ErrorCode.INVALID_REQUEST
     assert only(image, decide(image, 1, wish(image, [1])).records).leader_recovery_state == 0
 
 
-def test_leader_may_stay_in_recovery_only_while_it_is_alone_in_its_isr() -> None:
+def test_alter_partition_from_a_recovering_leader_is_refused_if_it_adds_a_follower_to_the_isr() -> None:
     image = image_of(partition("12", "1", leader_recovery_state=1))
     assert alter(image, 1, [1], leader_recovery_state=1).error_code == ErrorCode.NONE
     assert alter(image, 1, [1, 2], leader_recovery_state=1).error_code == ErrorCode.INVALID_REQUEST
@@ -457,7 +459,7 @@ def test_assign_replicas_to_dirs_is_refused_for_replicas_that_do_not_exist(
 # --- periodic elections ---------------------------------------------------------------------------------
 
 
-def test_periodic_election_returns_a_limited_number_of_leaderships_to_preferred_replicas() -> None:
+def test_each_preferred_election_of_the_controller_changes_a_limited_number_of_leaders() -> None:
     image = image_of(
         partition("123", leader=2), partition("213", leader=2), partition("321", "12", 2), partition("312", leader=1)
     )

@@ -50,12 +50,12 @@ def test_unsupported_security_property_is_refused_with_its_name(name: str, value
         ("listener.name.sssl.ssl.client.auth", "there is no listener SSSL"),
     ],
 )
-def test_property_of_a_listener_that_would_have_no_effect_is_refused(name: str, reason: str) -> None:
+def test_listener_property_without_any_effect_is_refused(name: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{name} has no effect.*{reason}"):
         check_protection({"listeners": "SSL://:9092", name: "required"})
 
 
-def test_properties_of_a_listener_that_only_other_nodes_have_are_accepted() -> None:
+def test_properties_may_configure_listeners_that_this_node_does_not_open() -> None:
     check_protection(
         {
             "listeners": "CLIENTS://:9092",
@@ -71,7 +71,7 @@ def test_properties_of_a_listener_that_only_other_nodes_have_are_accepted() -> N
     )
 
 
-def test_kafkas_sample_properties_are_accepted_without_security() -> None:
+def test_properties_from_kafkas_sample_file_are_accepted() -> None:
     check_protection(
         {
             "process.roles": "broker,controller",
@@ -157,7 +157,7 @@ def test_running_broker_refuses_changes_of_the_login_settings_of_a_listener(name
     ("name", "value"),
     [("ssl.client.auth", "required"), ("ssl.enabled.protocols", "TLSv1.3"), ("ssl.cipher.suites", "AES")],
 )
-def test_running_broker_changes_tls_settings_of_one_listener_only(name: str, value: str) -> None:
+def test_running_broker_accepts_a_tls_change_only_with_the_prefix_of_a_listener(name: str, value: str) -> None:
     with pytest.raises(ConfigError, match="put the listener's prefix before"):
         validate_dynamic_settings({name: value}, per_broker=True)
     validate_dynamic_settings({f"listener.name.ssl.{name}": value}, per_broker=True)

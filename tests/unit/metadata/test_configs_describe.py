@@ -50,7 +50,7 @@ def test_described_topic_configs_have_the_source_of_each_value(settings: Setting
     assert found(shown, "flush.ms") == ("9223372036854775807", DEFAULT, [])
 
 
-def test_retention_in_hours_is_shown_in_milliseconds_and_as_a_default(settings: Settings) -> None:
+def test_log_retention_hours_of_the_file_is_described_as_default_retention_ms_of_topics(settings: Settings) -> None:
     assert found(describe_topic({}, settings), "retention.ms") == ("86400000", DEFAULT, [])
     settings.apply_dynamic({"log.retention.ms": "3600000"}, {})
     assert found(describe_topic({"retention.ms": " 5 "}, settings), "retention.ms") == (
@@ -105,7 +105,7 @@ def test_described_broker_config_lists_dynamic_values_before_static_values(setti
     assert rate == ("7", CLUSTER, [("leader.replication.throttled.rate", "7", CLUSTER)])
 
 
-def test_config_that_is_set_to_its_inherited_value_is_described_with_the_new_source(settings: Settings) -> None:
+def test_dynamic_config_equal_to_the_default_value_is_described_as_dynamic(settings: Settings) -> None:
     def source() -> ConfigSource:
         (found,) = [each for each in describe_broker(settings) if each.name == "log.cleaner.threads"]
         return found.source

@@ -64,7 +64,7 @@ def test_the_session_timeout_must_be_longer_than_the_heartbeat_interval() -> Non
         validate_group_configs({"consumer.session.timeout.ms": "20", "consumer.heartbeat.interval.ms": "20"}, settings)
 
 
-def test_every_group_config_is_documented_valid_and_inherits_from_a_property_with_the_same_default() -> None:
+def test_every_group_config_has_a_description_and_a_valid_default() -> None:
     assert sum(not key.internal and not name.startswith("penstock.") for name, key in GROUP_CONFIGS.items()) == 17
     for name, key in GROUP_CONFIGS.items():
         assert key.doc.endswith(".")
@@ -75,7 +75,7 @@ def test_every_group_config_is_documented_valid_and_inherits_from_a_property_wit
             assert SETTINGS.get(inherited.default) == key.default_value()
 
 
-def test_a_group_value_outside_later_broker_limits_is_replaced_by_the_nearest_limit() -> None:
+def test_group_config_above_the_limit_of_the_broker_takes_the_value_of_the_limit() -> None:
     image = MetadataImage(configs={(ResourceType.GROUP, "g"): {"consumer.session.timeout.ms": "50000"}})
     settings = Settings({"group.consumer.max.session.timeout.ms": "48000", "group.share.heartbeat.interval.ms": "6000"})
     configs = effective_group_configs(image, "g", settings)
@@ -98,7 +98,7 @@ def test_an_invalid_client_match_pattern_is_refused(pattern: str) -> None:
     assert not isinstance(refused.value, ClientMetricsRequestError)
 
 
-def test_client_metrics_match_uses_the_last_pattern_of_a_parameter() -> None:
+def test_client_metrics_match_with_two_client_id_patterns_uses_the_second_pattern() -> None:
     assert parse_match(("client_id=a", " client_id = b.* "), Work()).keys() == {"client_id"}
     assert parse_match(("client_id=a", " client_id = b.* "), Work())["client_id"].matches("bcd")
 

@@ -46,9 +46,7 @@ HERE = Surroundings(read, {"KEY_PASSWORD": "hidden-3"})
         ("$1/L", "$1/L"),
     ],
 )  # fmt: skip
-def test_references_to_config_providers_are_replaced_and_the_provider_properties_are_removed(
-    value: str, expected: str
-) -> None:
+def test_config_provider_reference_is_replaced_by_the_value_from_the_provider(value: str, expected: str) -> None:
     assert resolved({**BASE, "x": value}, HERE) == {"x": expected}
 
 

@@ -113,7 +113,7 @@ def test_invalid_quota_changes_are_refused_with_a_message(entity: Named, ops: Op
     assert image.client_quotas == {}
 
 
-def test_second_entry_of_a_quota_entity_in_one_request_is_refused() -> None:
+def test_quota_request_that_names_an_entity_twice_applies_only_the_first_entry() -> None:
     codes, image = change(MetadataImage(), ([(USER, "a")], [(PRODUCE, 1.0)]), ([(USER, "a")], [(PRODUCE, 2.0)]))
     assert codes == [
         ("INVALID_REQUEST", "user=a is in the request twice, and only its first entry counts: give it once.")

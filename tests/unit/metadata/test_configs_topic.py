@@ -171,6 +171,6 @@ def test_most_precise_retention_property_overrides_the_other_retention_propertie
     assert Settings(static).log_defaults().retention_ms == retention_ms
 
 
-def test_every_broker_property_that_topics_inherit_from_exists_with_the_same_default() -> None:
+def test_topic_config_and_the_broker_property_behind_it_have_the_same_default() -> None:
     defaults = Settings().topic_defaults()
     assert {name: TOPIC_CONFIGS[name].default for name in TOPIC_SYNONYMS} == defaults

@@ -113,11 +113,11 @@ def test_invalid_acl_is_refused_and_the_valid_acls_of_the_request_are_created(fi
         {"resource_name": CLUSTER_NAME},
     ],
 )
-def test_acl_with_the_longest_names_or_the_name_of_the_cluster_is_created(fields: dict[str, Any]) -> None:
+def test_acl_with_unusual_but_valid_names_is_created(fields: dict[str, Any]) -> None:
     assert created(MetadataImage(), creation(ORDERS, **fields))[0] == [ErrorCode.NONE]
 
 
-def test_requests_with_more_acls_than_one_commit_holds_are_refused() -> None:
+def test_request_that_creates_or_deletes_too_many_acls_is_refused() -> None:
     many = [creation(ORDERS, resource_name=f"t{number}") for number in range(MAX_RECORDS_PER_REQUEST + 1)]
     codes, image = created(MetadataImage(), *many[1:])
     assert set(codes) == {ErrorCode.NONE}

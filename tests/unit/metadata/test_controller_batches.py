@@ -171,7 +171,7 @@ def test_feature_level_is_accepted_if_the_required_feature_has_exactly_the_requi
     ],
     ids=["new broker", "same incarnation", "clean shutdown", "ended", "late request"],
 )
-def test_registration_of_a_new_incarnation_must_name_the_broker_epoch_of_the_registered_incarnation(
+def test_registration_of_a_restarted_broker_must_contain_its_previous_broker_epoch(
     broker_id: int, incarnation: bytes, previous: int, ended: int, missing: int | None
 ) -> None:
     registration = Registration(

@@ -99,7 +99,7 @@ def test_a_controller_registers_with_its_listeners() -> None:
     assert after.controllers[1].endpoints == ENDPOINTS
 
 
-def test_controller_is_not_registered_below_the_metadata_version_that_has_controller_records() -> None:
+def test_controller_registration_is_refused_below_metadata_version_15() -> None:
     with pytest.raises(KafkaError) as refusal:
         register_controller(replace(EMPTY_IMAGE, features={"metadata.version": 14}), 1, ID, ENDPOINTS)
     assert refusal.value.code is ErrorCode.UNSUPPORTED_VERSION
@@ -133,7 +133,7 @@ def test_controller_is_not_registered_below_the_metadata_version_that_has_contro
         "foreign",
     ],
 )
-def test_broker_that_is_unfenced_becomes_leader_of_leaderless_partitions_that_it_may_lead(
+def test_unfenced_broker_becomes_leader_of_leaderless_partitions_if_it_is_eligible(
     before: PartitionImage, after: PartitionImage | None
 ) -> None:
     configs = {(2, "t"): {"min.insync.replicas": "2"}}
@@ -143,7 +143,7 @@ def test_broker_that_is_unfenced_becomes_leader_of_leaderless_partitions_that_it
     assert changed.topics["t"].partitions[0] == (before if after is None else after)
 
 
-def test_unfencing_needs_the_current_broker_epoch_and_writes_no_record_the_second_time() -> None:
+def test_unfencing_with_a_stale_broker_epoch_is_refused_and_repeated_unfencing_writes_no_record() -> None:
     image = image_of(brokers="1!")
     with pytest.raises(KafkaError) as refusal:
         unfence_broker(image, 1, 4)
@@ -245,14 +245,14 @@ def test_share_and_streams_groups_are_enabled_by_default_and_can_be_disabled() -
     assert not apply(image, decision.records).features.keys() & {"share.version", "streams.version"}
 
 
-def test_metadata_version_can_be_lowered_if_no_level_in_between_changed_a_record_format() -> None:
+def test_metadata_version_can_be_lowered_if_the_record_formats_did_not_change() -> None:
     image = image_of(features=default_features(29))
     decision = update(image, ("metadata.version", 26, SAFE))
     assert decision.reply.error_code == ErrorCode.NONE
     assert apply(image, decision.records).features["metadata.version"] == 26
 
 
-def test_feature_level_is_refused_if_a_feature_that_it_requires_has_a_lower_level() -> None:
+def test_elr_feature_is_refused_if_the_metadata_version_is_too_low_for_elr() -> None:
     image = image_of(features={"metadata.version": 22})
     decision = update(image, ("eligible.leader.replicas.version", 1, UP))
     assert decision.reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
@@ -294,7 +294,7 @@ def test_a_release_name_maps_to_its_metadata_level_and_default_features() -> Non
         (1, partition("12", "1", leader=-1), "1!2!", ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, -1),
     ],
 )
-def test_elect_leaders_elects_a_suitable_live_replica_and_refuses_all_other_elections(
+def test_elect_leaders_changes_the_leader_or_returns_an_error_code_for_the_partition(
     kind: int, before: PartitionImage, brokers: str, code: ErrorCode, leader: int
 ) -> None:
     image = image_of(before, brokers=brokers)
@@ -318,7 +318,7 @@ def test_elect_leaders_for_all_partitions_returns_only_partitions_that_changed()
     assert [(one.partition_id, one.error_code) for one in results[0].partition_result] == [(1, 0)]
 
 
-def test_elect_leaders_for_all_partitions_covers_every_topic_and_reports_refusals() -> None:
+def test_elect_leaders_for_all_partitions_returns_an_error_for_each_refused_election() -> None:
     image = image_of(partition("21", "1", leader=1), brokers="12!3")
     other = TopicImage("u", bytes([2] * 16), {0: partition("31", leader=1)})
     image = replace(image, topics={**image.topics, "u": other})
@@ -371,14 +371,14 @@ def move(image: MetadataImage, replicas: list[int] | None, topic: str = "t", ind
         ([1], "x", 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-def test_invalid_reassignment_and_reassignment_to_the_current_replicas_write_no_record(
+def test_reassignment_to_the_current_replicas_or_to_invalid_replicas_writes_no_record(
     replicas: list[int] | None, topic: str, index: int, code: ErrorCode
 ) -> None:
     decision, result = move(image_of(partition("12")), replicas, topic, index)
     assert (result.error_code, decision.records) == (code, [])
 
 
-def test_a_reassignment_keeps_both_sets_of_replicas_until_it_completes_and_can_be_cancelled() -> None:
+def test_cancelled_reassignment_restores_the_old_replicas_of_the_partition() -> None:
     image = image_of(partition("12"))
     decision, _ = move(image, [3, 2])
     moving = apply(image, decision.records)
@@ -393,12 +393,12 @@ def test_a_reassignment_keeps_both_sets_of_replicas_until_it_completes_and_can_b
     assert (set(back.replicas), back.adding_replicas, back.removing_replicas) == ({1, 2}, (), ())
 
 
-def test_reassignment_that_changes_the_replication_factor_is_refused_if_the_request_forbids_it() -> None:
+def test_reassignment_may_not_add_a_replica_if_allow_replication_factor_change_is_false() -> None:
     _, result = move(image_of(partition("12")), [1, 2, 3], allow_replication_factor_change=False)
     assert result.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
 
 
-def test_reassignment_that_keeps_the_replication_factor_is_accepted_if_the_request_forbids_a_change() -> None:
+def test_reassignment_may_replace_a_replica_if_allow_replication_factor_change_is_false() -> None:
     decision, result = move(image_of(partition("12")), [1, 3], allow_replication_factor_change=False)
     assert (result.error_code, len(decision.records)) == (ErrorCode.NONE, 1)
 
@@ -422,7 +422,7 @@ def test_reassignments_of_all_topics_are_listed() -> None:
 
 
 @pytest.mark.parametrize("unclean", ["true", "false"])
-def test_reassignment_whose_only_in_sync_replica_is_new_can_be_cancelled_only_with_unclean_elections(
+def test_cancelling_a_reassignment_needs_unclean_elections_if_only_a_new_replica_is_in_sync(
     unclean: str,
 ) -> None:
     moving = partition("321", "3", adding_replicas=(3,), removing_replicas=(1,))

@@ -107,7 +107,7 @@ def test_scram_credential_with_the_largest_allowed_values_is_accepted(change: Sc
     assert altered(MetadataImage(), change)[0] == {change.name: ErrorCode.NONE}
 
 
-def test_request_with_more_scram_credentials_than_one_commit_holds_is_refused() -> None:
+def test_request_that_changes_too_many_scram_credentials_is_refused() -> None:
     many = [deletion(f"u{number}") for number in range(MAX_RECORDS_PER_REQUEST)]
     codes, _ = altered(MetadataImage(), *many)
     assert set(codes.values()) == {ErrorCode.RESOURCE_NOT_FOUND}

@@ -71,7 +71,7 @@ def expired(
     return decision.reply.expiry_timestamp_ms, apply(image, decision.records)
 
 
-def test_token_belongs_to_its_requester_and_expires_before_its_maximum() -> None:
+def test_new_token_belongs_to_its_requester_and_expires_before_its_maximum_lifetime() -> None:
     answer, image = created(renewers=("bob",))
     assert list(image.delegation_tokens.values()) == [
         TokenImage("User:ann", "User:ann", ("User:bob",), NOW, NOW + LIFETIME, NOW + EXPIRY)
@@ -83,7 +83,7 @@ def test_token_belongs_to_its_requester_and_expires_before_its_maximum() -> None
     )
 
 
-def test_token_for_another_owner_names_owner_and_requester() -> None:
+def test_token_requested_for_another_user_is_stored_with_its_owner_and_its_requester() -> None:
     answer, image = created(owner=("User", "bob"))
     assert (answer.principal_name, answer.token_requester_principal_name) == ("bob", "ann")
     [token] = image.delegation_tokens.values()
@@ -112,7 +112,7 @@ def refusal(**fields: object) -> ErrorCode:
     return refused.value.code
 
 
-def test_token_creation_needs_a_secret_key_a_metadata_version_with_tokens_and_user_principals() -> None:
+def test_token_creation_is_refused_without_a_secret_key_or_for_a_principal_that_is_not_a_user() -> None:
     old = MetadataImage(features={METADATA_VERSION: TOKENS_SINCE - 1})
     assert refusal(rules=RULES._replace(secret=None)) is ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
     assert refusal(image=old) is ErrorCode.UNSUPPORTED_VERSION
@@ -135,7 +135,7 @@ def test_number_of_tokens_of_an_owner_and_of_the_cluster_is_limited(monkeypatch:
     assert refusal(image=image, requester="User:cid") is ErrorCode.POLICY_VIOLATION
 
 
-def test_renewal_extends_a_token_up_to_its_maximum() -> None:
+def test_renewal_extends_a_token_up_to_its_maximum_lifetime() -> None:
     answer, image = created()
     mac = answer.hmac
     assert renewed(image, mac, -1, NOW + 500) == NOW + 500 + EXPIRY
@@ -155,7 +155,7 @@ def test_only_owner_requester_and_renewers_may_renew_and_expire_a_token() -> Non
         assert refused.value.code is ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
 
 
-def test_unknown_token_cannot_be_renewed_or_expired_and_an_expired_token_can_only_be_removed() -> None:
+def test_renewal_of_an_unknown_or_an_expired_token_is_refused() -> None:
     answer, image = created()
     for act in (renewed, expired):
         with pytest.raises(KafkaError) as refused:
@@ -169,14 +169,14 @@ def test_unknown_token_cannot_be_renewed_or_expired_and_an_expired_token_can_onl
     assert (at, dict(left.delegation_tokens)) == (NOW + EXPIRY + 1, {})
 
 
-def test_expiry_time_is_changed_up_to_the_maximum_of_the_token() -> None:
+def test_expiry_time_of_a_token_can_be_set_up_to_its_maximum_lifetime() -> None:
     answer, image = created()
     for period_ms, expected in ((0, NOW), (5_000, NOW + 5_000), (LIFETIME + 1, NOW + LIFETIME)):
         at, changed = expired(image, answer.hmac, period_ms, NOW)
         assert at == expected == changed.delegation_tokens[answer.token_id].expiration_timestamp
 
 
-def test_expired_tokens_are_removed_together() -> None:
+def test_one_controller_decision_removes_all_expired_tokens_and_keeps_valid_tokens() -> None:
     image = created(created()[1], lifetime_ms=EXPIRY // 2)[1]
     image = created(image, now_ms=NOW + 1)[1]
     assert remove_expired(image, NOW + EXPIRY // 2).reply == 0

@@ -100,7 +100,7 @@ def test_new_topic_keeps_its_manual_assignment_unchanged() -> None:
     assert [image.topics["t"].partitions[index].leader for index in range(2)] == [2, 3]
 
 
-def test_replica_of_a_new_topic_on_a_fenced_broker_is_not_in_sync_and_does_not_lead() -> None:
+def test_new_partition_has_an_isr_and_a_leader_without_fenced_brokers() -> None:
     image = with_topics(cluster(1, 2, fenced=frozenset({1})), wanted("t", -1, -1, {0: [1, 2]}))
     partition = image.topics["t"].partitions[0]
     assert (partition.replicas, partition.isr, partition.leader) == ((1, 2), (2,), 2)
@@ -178,7 +178,7 @@ def test_a_topic_whose_replicas_are_all_fenced_is_refused() -> None:
     assert decision.reply.topics[0].error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
-def test_refused_topic_does_not_affect_other_topics_and_a_duplicate_name_is_refused_once() -> None:
+def test_create_topics_creates_the_valid_topics_of_a_request_that_also_has_invalid_topics() -> None:
     decision = create(cluster(1), wanted("bad name"), wanted("good"), wanted("twice"), wanted("twice"))
     codes = {result.name: result.error_code for result in decision.reply.topics}
     assert codes == {

@@ -42,7 +42,7 @@ def after(replicas: dict[TopicPartition, PlacedReplica], moves: list[DirectoryMo
     return held
 
 
-def test_balance_moves_half_of_the_bytes_to_a_new_directory_with_few_moves() -> None:
+def test_balancing_moves_half_of_the_bytes_to_a_new_directory_in_one_move() -> None:
     replicas = placed(a=[100, 50, 30, 20])
     moves = balance([A, B], replicas)
     assert after(replicas, moves) == {"/a": 100, "/b": 100}
@@ -55,16 +55,16 @@ def test_directories_with_equal_bytes_need_no_move() -> None:
     assert balance([], {}) == []
 
 
-def test_balance_does_not_move_one_large_replica_back_and_forth() -> None:
+def test_balancing_does_not_move_the_only_replica_of_a_broker_to_an_empty_directory() -> None:
     assert balance([A, B], placed(a=[100])) == []
 
 
-def test_balance_fills_no_cordoned_or_offline_directory() -> None:
+def test_balancing_moves_no_replica_to_a_cordoned_or_offline_directory() -> None:
     replicas = placed(a=[50, 50])
     assert balance([A, DirectoryState("/b", cordoned=True), DirectoryState("/c", offline=True)], replicas) == []
 
 
-def test_balance_respects_the_free_space_of_the_target() -> None:
+def test_balancing_moves_no_more_bytes_than_the_target_directory_has_free() -> None:
     moves = balance([A, DirectoryState("/b", usable_bytes=25)], placed(a=[50, 30, 20, 10]), reserve=5)
     assert [move.size for move in moves] == [20]
 
@@ -73,7 +73,7 @@ def test_balance_respects_the_free_space_of_the_target() -> None:
     st.lists(st.lists(st.integers(0, 1000), max_size=20), min_size=1, max_size=4),
     st.lists(st.integers(0, 3000), min_size=4, max_size=4),
 )
-def test_balance_never_increases_the_difference_of_directories_and_moves_no_replica_twice(
+def test_balancing_moves_each_replica_at_most_once_and_never_makes_directories_more_unequal(
     held: list[list[int]], usable: list[int]
 ) -> None:
     replicas = placed(**{"abcd"[index]: sizes for index, sizes in enumerate(held)})
@@ -108,7 +108,7 @@ def test_evacuation_without_room_fails_with_an_error_that_names_the_replica_and_
         evacuate("/a", [DirectoryState("/a", offline=True), B], placed(a=[10]))
 
 
-def test_move_progress_has_a_rate_and_an_estimate_after_two_readings() -> None:
+def test_copy_rate_and_remaining_time_of_a_move_are_computed_from_two_measurements() -> None:
     now = CopyState(size=1000, copied=400, records_left=6)
     assert rate(None, now, 2.0) is None
     assert rate(CopyState(900, 200, 7), now, 2.0) == 100.0

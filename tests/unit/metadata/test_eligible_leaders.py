@@ -83,14 +83,14 @@ def test_cluster_wide_change_of_min_isr_affects_only_topics_without_their_own_va
     assert eligible_after(image, min_isr(1, ""), min_isr(None, "u")) == {"t": [()], "u": [()]}
 
 
-def test_no_eligible_leaders_are_cleared_if_another_config_changes_or_the_feature_is_disabled() -> None:
+def test_eligible_leaders_are_not_cleared_by_a_config_change_other_than_min_insync_replicas() -> None:
     other = ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="t", name="retention.ms", value="1")
     assert clear_unsafe_eligible_leaders(image_of([partition((1,), (2,))], []), [other], RULES) == []
     assert clear_unsafe_eligible_leaders(image_of([partition((1,), (2,))], [], elr=0), [min_isr(1)], RULES) == []
 
 
 @pytest.mark.parametrize("topic", ["t", ""])
-def test_eligible_leaders_of_very_many_partitions_are_cleared_with_one_record_per_resource(
+def test_eligible_leaders_of_many_partitions_are_cleared_with_one_clear_elr_record(
     monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
     monkeypatch.setattr(eligible_leaders, "MAX_RECORDS_PER_REQUEST", 3)
@@ -101,7 +101,7 @@ def test_eligible_leaders_of_very_many_partitions_are_cleared_with_one_record_pe
     assert eligible_after(image, min_isr(1, topic)) == {"t": [(), (), ()]}
 
 
-def test_eligible_leaders_of_a_limited_number_of_partitions_are_cleared_with_one_record_per_partition(
+def test_eligible_leaders_of_few_partitions_are_cleared_with_partition_change_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(eligible_leaders, "MAX_RECORDS_PER_REQUEST", 3)

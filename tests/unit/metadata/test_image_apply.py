@@ -141,7 +141,7 @@ def test_a_broker_is_registered_changed_and_unregistered() -> None:
     assert apply(image, [record(1, broker_id=1, broker_epoch=5)]).brokers == {}
 
 
-def test_fencing_of_a_broker_is_recorded_with_its_time_and_its_number_of_changed_partitions() -> None:
+def test_image_lists_each_fencing_of_a_broker_with_its_time_and_number_of_changed_partitions() -> None:
     up = record(17, broker_id=1, broker_epoch=5, fenced=-1)
     gone = record(17, broker_id=1, broker_epoch=5, fenced=1)
     changes = [record(5, partition_id=index, topic_id=ID_A, leader=2, isr=[2]) for index in range(2)]
@@ -217,7 +217,7 @@ def test_quotas_features_and_producer_ids_are_set_and_removed() -> None:
     assert image.features == {}
 
 
-def test_a_metadata_transaction_becomes_visible_at_its_end_even_across_batches() -> None:
+def test_records_of_a_metadata_transaction_become_visible_only_when_the_transaction_ends() -> None:
     records = [record(23, name="t"), *topic("a", ID_A), record(24)]
     at_once = apply(EMPTY_IMAGE, records)
     step = EMPTY_IMAGE
@@ -314,7 +314,9 @@ def test_access_control_records_are_applied_and_removed() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(min_value=0, max_value=2**32), st.integers(min_value=1, max_value=40))
-def test_random_records_give_the_same_image_in_any_batches_and_after_a_snapshot(seed: int, steps: int) -> None:
+def test_image_is_the_same_for_any_split_of_the_records_into_batches_and_after_a_snapshot(
+    seed: int, steps: int
+) -> None:
     random = Random(seed)
     history = random_history(random, steps)
     whole = apply(EMPTY_IMAGE, history)

@@ -22,7 +22,7 @@ def test_a_feature_record_has_the_same_bytes_as_kafkas() -> None:
 
 
 @pytest.mark.parametrize(("metadata_version", "version"), [(7, 0), (17, 1), (22, 1), (23, 2), (30, 2)])
-def test_record_is_written_in_the_version_of_the_clusters_metadata_version(metadata_version: int, version: int) -> None:
+def test_metadata_version_decides_the_version_in_which_a_record_is_encoded(metadata_version: int, version: int) -> None:
     record = record_class(5)(partition_id=0, topic_id=bytes(16), leader=1)
     assert encode_record(record, metadata_version)[2] == version
 

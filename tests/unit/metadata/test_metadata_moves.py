@@ -41,7 +41,7 @@ def test_drain_moves_all_replicas_of_a_broker_and_no_other_replicas() -> None:
     assert [(move.partition[1], move.removing, move.adding) for move in moves] == [(1, (3,), (4,)), (2, (3,), (4,))]
 
 
-def test_drain_is_refused_if_a_partition_has_more_replicas_than_there_are_other_brokers() -> None:
+def test_drain_is_refused_if_no_other_broker_can_take_a_replica() -> None:
     with pytest.raises(PlanError, match="t-0 has 3 replicas, and no other broker"):
         drain(placed((1, 2, 3)), PLAIN, {3}, NO_SIZES)
 
@@ -74,7 +74,7 @@ def test_leaders_are_balanced_by_reordering_replicas() -> None:
     assert Counter(replicas[0] for replicas in after(before, moves).values()) == {1: 2, 2: 2, 3: 2}
 
 
-def test_leader_balancing_can_pass_a_leadership_through_a_third_broker() -> None:
+def test_leaders_are_balanced_between_two_brokers_that_share_no_partition() -> None:
     # Brokers 1 and 3 share no partition: 1 passes a leadership to 2, and 2 passes another to 3.
     before = placed((1, 2), (1, 2), (1, 2), (2, 3), (2, 3))
     moves = rebalance(before, PLAIN, NO_SIZES)
@@ -119,7 +119,7 @@ def rack_count(replicas: tuple[int, ...], racks: dict[int, str | None]) -> int:
 
 @given(clusters())
 @settings(max_examples=examples(200), deadline=None)
-def test_every_partition_keeps_its_number_of_replicas_on_different_brokers(
+def test_rebalance_keeps_the_number_of_replicas_and_puts_them_on_different_brokers(
     cluster: tuple[dict[int, str | None], dict[TopicPartition, tuple[int, ...]]],
 ) -> None:
     racks, before = cluster

@@ -106,13 +106,13 @@ def test_only_live_brokers_that_are_not_shutting_down_are_elected() -> None:
     assert apply(image, records).topics["t"].partitions[0].leader == 4
 
 
-def test_eligible_leader_of_a_leaderless_partition_is_not_also_its_last_known_leader() -> None:
+def test_partition_with_an_eligible_leader_has_no_last_known_leader() -> None:
     image = image_of(partition("12", "1", -1))
     records = leader_and_isr_changes(image, Rules(), [(image.topics["t"], 0)], leaving=1)
     assert summary(apply(image, records).topics["t"].partitions[0]) == "- /1/"
 
 
-def test_partition_change_record_has_no_directories_before_the_metadata_version_that_added_them() -> None:
+def test_partition_change_record_of_an_old_metadata_version_has_no_directories() -> None:
     image = image_of(partition("12"), features={"metadata.version": DIRECTORIES_SINCE - 1})
     record = Change(image, image.topics["t"], 0, replicas=[1, 2, 3], adding=[3]).record()
     assert record is not None
@@ -134,7 +134,7 @@ def test_partition_change_record_has_no_directories_before_the_metadata_version_
     ],
     ids=["eligible", "not eligible", "not the last leader", "the last leader", "no one last leader", "in sync"],
 )
-def test_returning_broker_leads_leaderless_partitions_whose_records_it_has(
+def test_returning_broker_leads_a_leaderless_partition_if_it_is_eligible_or_was_its_last_leader(
     before: PartitionImage, coming: int, expected: str
 ) -> None:
     image = image_of(before, brokers="1!2!3!4!")
@@ -178,7 +178,7 @@ def test_a_replica_that_may_have_lost_records_is_neither_in_sync_nor_eligible(
     ],
     ids=["the next one leads", "is waited for", "after the last the first", "nobody else"],
 )
-def test_partition_does_not_wait_for_a_last_known_leader_that_lost_its_directory(
+def test_partition_chooses_another_replica_if_its_last_known_leader_lost_its_directory(
     before: str, brokers: str, expected: str
 ) -> None:
     directories = tuple(OTHER_DISK if each == "2" else DISK for each in before)
@@ -260,7 +260,7 @@ def test_min_isr_is_looked_up_in_the_topic_then_in_dynamic_configs_then_in_the_f
         (partition("123", "3", 3), "123", Election.UNCLEAN, "3 3//"),
     ],
 )
-def test_preferred_election_needs_an_in_sync_replica_and_unclean_election_any_live_replica(
+def test_preferred_election_elects_no_replica_that_lacks_records_but_unclean_election_may(
     before: PartitionImage, brokers: str, election: Election, expected: str
 ) -> None:
     image = image_of(before, brokers, min_isr=1)
@@ -296,7 +296,7 @@ def test_a_replica_in_a_failed_directory_is_not_elected() -> None:
     ],
     ids=["smaller ISR", "smaller ISR in old clusters", "larger ISR", "fewer replicas", "another order", "nothing"],
 )
-def test_leader_epoch_rises_if_replicas_are_removed_and_in_old_clusters_if_the_isr_shrinks(
+def test_leader_epoch_rises_if_a_replica_is_removed_or_an_old_cluster_shrinks_the_isr(
     features: dict[str, int], wishes: dict[str, Any], epochs: tuple[int, int]
 ) -> None:
     before = partition("1234", "123" if wishes.get("isr") == [1, 2, 3, 4] else None)
@@ -335,6 +335,6 @@ def test_added_replicas_get_a_directory_of_their_broker_and_existing_replicas_ke
     assert after.directories == (DISK, UNASSIGNED_DIRECTORY, OTHER_DISK, DISK)
 
 
-def test_change_that_repeats_the_recovery_state_of_the_leader_writes_no_record() -> None:
+def test_partition_change_with_an_unchanged_recovery_state_writes_no_record() -> None:
     image = image_of(partition("123"))
     assert Change(image, image.topics["t"], 0, recovery_state=0).record() is None

@@ -50,7 +50,7 @@ def test_pattern_with_groups_matches_the_same_texts_as_pythons_re(pattern: str, 
         ("(?P<user>[a-z]{2,3}?)(.{0,2})", "abcd", ("ab", "cd")),
     ],
 )
-def test_capture_groups_of_a_pattern_match_the_same_texts_as_in_a_backtracking_matcher(
+def test_capture_groups_match_the_same_texts_as_in_a_backtracking_regex_engine(
     pattern: str, text: str, groups: tuple[str, ...]
 ) -> None:
     found = GroupPattern(pattern).match(text)

@@ -151,7 +151,7 @@ def test_parsing_and_building_a_pattern_count_towards_its_limit_of_steps(
 @pytest.mark.parametrize(
     "pattern", ["()*", "(?:(){3})+", "(?:a{0})?", "(?:(?:()){1000}){1000}", r"(?:\Q\E){2}", "()|(){2}"]
 )
-def test_pattern_that_repeats_the_empty_text_matches_only_the_empty_text(pattern: str) -> None:
+def test_pattern_that_repeats_an_empty_group_matches_only_the_empty_string(pattern: str) -> None:
     assert Pattern(pattern).matches("")
     assert not Pattern(pattern).matches("a")
 
@@ -181,7 +181,7 @@ def test_typical_patterns_take_few_steps() -> None:
         assert work.left > patterns.MAX_STEPS / 2
 
 
-def test_number_of_cached_state_sets_of_a_pattern_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_a_pattern_is_bounded_after_matching_many_different_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patterns, "MAX_REMEMBERED_STATES", 500)
     pattern = Pattern(".*a.{20}")
     for number in range(2000):

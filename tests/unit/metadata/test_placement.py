@@ -55,7 +55,7 @@ def test_rack_gets_several_replicas_if_there_are_more_replicas_than_racks() -> N
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_fenced_broker_never_leads_and_gets_replicas_only_if_needed(seed: int) -> None:
+def test_fenced_broker_gets_replicas_only_if_too_few_brokers_are_unfenced(seed: int) -> None:
     nodes = brokers(None, None, None, fenced=frozenset({2}))
     assert all(2 not in replicas for replicas in place(nodes, 6, 2, Random(seed)))
     with_all = place(nodes, 6, 3, Random(seed))

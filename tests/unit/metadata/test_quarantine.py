@@ -141,7 +141,7 @@ def test_quarantine_is_refused_in_a_cluster_of_one_or_two_brokers(count: int) ->
     assert quarantine_broker(image, 1, "lies", RULES).reply is not None
 
 
-def test_quarantine_is_refused_if_fenced_brokers_leave_no_majority_in_use() -> None:
+def test_quarantine_is_refused_if_it_would_leave_no_majority_of_unfenced_brokers() -> None:
     image = image_of(PartitionImage((1, 2), (1, 2), 1), brokers=3)
     image = replace(image, brokers={**image.brokers, 2: broker(2, fenced=True)})
     assert quarantine_broker(image, 3, "lies", RULES).reply == "without it, only 1 of 3 brokers are in use"

@@ -34,7 +34,7 @@ class Admission:
         raise AssertionError(reason)
 
 
-def test_peer_that_waits_for_its_handshake_is_closed_and_no_longer_counted_when_the_listener_closes() -> None:
+def test_closing_listener_closes_and_no_longer_counts_connections_that_wait_for_a_handshake() -> None:
     asyncio.run(_close_before_the_handshake())
 
 
@@ -76,7 +76,7 @@ class OneAtATime:
         self.reasons.append(reason)
 
 
-def test_oldest_handshake_of_a_host_is_ended_if_a_new_peer_needs_its_place() -> None:
+def test_new_connection_beyond_the_handshake_limit_of_a_host_ends_its_oldest_handshake() -> None:
     asyncio.run(_three_silent_peers())
 
 

@@ -10,13 +10,13 @@ import pytest
 from penstock.net.later import Later, settled
 
 
-def test_waiting_for_a_response_that_is_already_available_returns_it() -> None:
+def test_awaiting_a_response_that_is_already_available_returns_the_response() -> None:
     assert asyncio.run(settled(7)) == 7
 
 
 @pytest.mark.parametrize("shaped", [False, True])
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_waiting_for_a_later_response_returns_the_result_of_its_future_or_coroutine(kind: str, shaped: bool) -> None:
+def test_awaiting_a_delayed_response_returns_the_result_of_its_future_or_coroutine(kind: str, shaped: bool) -> None:
     async def work() -> int:
         await asyncio.sleep(0)
         return 3
@@ -29,7 +29,7 @@ def test_waiting_for_a_later_response_returns_the_result_of_its_future_or_corout
 
 
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_function_that_builds_a_later_response_gets_the_error_of_its_future_or_coroutine(kind: str) -> None:
+def test_function_that_builds_a_delayed_response_can_read_the_exception_of_its_future_or_coroutine(kind: str) -> None:
     async def work() -> int:
         raise ZeroDivisionError
 
@@ -42,7 +42,7 @@ def test_function_that_builds_a_later_response_gets_the_error_of_its_future_or_c
 
 @pytest.mark.parametrize("shaped", [False, True])
 @pytest.mark.parametrize("kind", ["future", "coroutine"])
-def test_cancelling_the_wait_for_a_later_response_cancels_its_future_or_coroutine(kind: str, shaped: bool) -> None:
+def test_cancelling_the_wait_for_a_delayed_response_cancels_its_future_or_coroutine(kind: str, shaped: bool) -> None:
     async def scenario() -> None:
         waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 

@@ -46,7 +46,7 @@ def test_connection_expires_after_one_whole_idle_period() -> None:
     assert active.expired_at == []
 
 
-def test_idle_connection_that_may_not_close_yet_is_checked_again_at_each_tick() -> None:
+def test_idle_connection_that_is_busy_at_its_expiry_is_closed_once_it_is_free() -> None:
     wheel = IdleWheel()
     held = Sleeper(wheel=wheel, stays=True)
     wheel.add(held)
@@ -110,7 +110,7 @@ def test_byte_budget_without_a_limit_is_never_exhausted() -> None:
     assert not budget.exhausted
 
 
-def test_byte_budget_reports_its_free_bytes_and_whether_its_use_is_above_half_or_twice_its_limit() -> None:
+def test_byte_budget_reports_free_bytes_and_use_above_half_or_twice_the_limit() -> None:
     budget = ByteBudget(100)
     budget.take(50)
     assert (budget.room, budget.strained) == (50, False)
@@ -148,7 +148,7 @@ def test_connection_counts_return_to_zero_when_all_connections_are_closed() -> N
     ],
 )
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])
-def test_limited_number_of_loopback_connections_is_accepted_even_if_all_other_limits_are_reached(
+def test_some_loopback_connections_are_accepted_even_if_all_connection_limits_are_reached(
     limits: Limits, host: str
 ) -> None:
     counts = ConnectionCounts(limits)
@@ -167,7 +167,7 @@ def test_connection_that_would_take_one_of_the_last_file_descriptors_is_refused(
     assert "ulimit -n" in str(counts.refusal("10.0.0.3"))
 
 
-def test_listener_for_nodes_is_limited_per_address_but_not_by_max_connections() -> None:
+def test_inter_broker_listener_obeys_the_limit_per_address_but_not_max_connections() -> None:
     counts = ConnectionCounts(Limits(max_connections=1, max_connections_per_ip=1))
     counts.add("10.0.0.1")
     assert counts.full
@@ -192,7 +192,7 @@ def test_rate_limited_log_counts_the_lines_that_it_omits(caplog: pytest.LogCaptu
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_note_about_omitted_lines_has_their_level_and_is_left_out_with_them(
+def test_log_line_about_omitted_lines_has_the_log_level_of_the_omitted_lines(
     caplog: pytest.LogCaptureFixture, enabled: bool
 ) -> None:
     now = 0.0
@@ -214,7 +214,7 @@ def test_repeated_stack_traces_do_not_flood_the_log(caplog: pytest.LogCaptureFix
     assert all(record.exc_info is not None for record in caplog.records)
 
 
-def test_frame_that_has_only_announced_a_large_size_takes_little_memory() -> None:
+def test_buffer_of_a_large_frame_grows_only_with_the_received_bytes() -> None:
     partial = PartialFrame(100_000_000, memoryview(b""))
     assert partial.capacity == PARTIAL_MIN_BYTES
     received = 0
@@ -225,7 +225,7 @@ def test_frame_that_has_only_announced_a_large_size_takes_little_memory() -> Non
         received += len(tail)
 
 
-def test_complete_frame_is_a_buffer_of_exactly_its_size_even_while_views_of_the_buffer_exist() -> None:
+def test_buffer_of_a_complete_frame_has_exactly_the_size_of_the_frame() -> None:
     body = bytes(range(256)) * 1000
     partial = PartialFrame(len(body), memoryview(body)[:10])
     held = []

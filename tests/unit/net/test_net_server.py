@@ -161,7 +161,7 @@ def test_responses_stay_in_order_if_a_request_in_between_gets_no_response(loop: 
 
 
 @pytest.mark.parametrize("way", ["sentinel", "reply", "call"])
-def test_connection_that_the_dispatcher_closes_first_sends_the_responses_to_earlier_requests(
+def test_responses_to_earlier_requests_are_sent_before_the_dispatcher_closes_a_connection(
     loop: str, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(connection: Connection, request: memoryview) -> Reply:
@@ -257,7 +257,7 @@ def test_client_that_never_reads_is_no_longer_served_and_does_not_delay_another_
     run_on(loop, scenario())
 
 
-def test_unread_responses_count_against_the_budget_and_slow_readers_are_closed(loop: str) -> None:
+def test_unread_responses_use_up_the_response_memory_limit_until_slow_readers_are_closed(loop: str) -> None:
     async def scenario() -> None:
         limits = Limits(queued_max_response_bytes=30_000_000, slow_reader_timeout_ms=0)
         async with serving(lambda *_: [bytes(20_000_000)], limits) as harness:
@@ -278,7 +278,7 @@ def test_unread_responses_count_against_the_budget_and_slow_readers_are_closed(l
     run_on(loop, scenario())
 
 
-def test_connections_are_closed_when_unread_responses_exceed_twice_their_memory_limit(loop: str) -> None:
+def test_server_closes_connections_if_unread_responses_exceed_twice_the_memory_limit(loop: str) -> None:
     async def scenario() -> None:
         async with serving(lambda *_: [bytes(20_000_000)], Limits(queued_max_response_bytes=15_000_000)) as harness:
             deaf = [await harness.client() for _ in range(3)]
@@ -359,7 +359,7 @@ def test_a_connection_with_another_protocol_is_closed_and_the_log_names_the_prot
     assert len(caplog.records) == 1
 
 
-def test_mute_delays_the_next_request_of_a_connection_but_not_the_current_response(loop: str) -> None:
+def test_muting_a_connection_delays_its_next_request_but_not_the_current_response(loop: str) -> None:
     async def scenario() -> None:
         def mute(connection: Connection, request: memoryview) -> Reply:
             if bytes(request) == b"greedy":
@@ -613,7 +613,7 @@ def test_start_with_a_port_in_use_raises_an_error_and_leaves_no_socket_open(loop
 
 
 @pytest.mark.skipif(not KNOWN, reason="only Linux counts the bytes of a connection")
-def test_bytes_of_a_connection_are_counted_while_it_is_open_and_after_it_is_closed(loop: str) -> None:
+def test_traffic_counters_include_the_bytes_of_open_and_of_closed_connections(loop: str) -> None:
     async def scenario() -> None:
         async with serving(echo) as harness:
             client = await harness.client()

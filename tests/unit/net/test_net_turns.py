@@ -43,7 +43,7 @@ class Passes:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_pass_of_the_event_loop_starts_a_limited_number_of_requests_from_one_read(loop: str) -> None:
+def test_event_loop_iteration_starts_a_limited_number_of_requests_of_one_connection(loop: str) -> None:
     async def test() -> None:
         passes = Passes()
         async with serving(passes, Limits(pass_max_requests=20)) as harness:
@@ -58,7 +58,7 @@ def test_pass_of_the_event_loop_starts_a_limited_number_of_requests_from_one_rea
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_before_python_3_12_a_request_that_needs_a_task_counts_as_several_requests(loop: str) -> None:
+def test_event_loop_iteration_starts_fewer_requests_that_need_a_task_before_python_3_12(loop: str) -> None:
     async def test() -> None:
         passes = Passes(tasks=True)
         async with serving(passes, Limits(pass_max_requests=2 * TASK_COST)) as harness:
@@ -92,7 +92,7 @@ def test_single_request_does_not_wait_for_all_pipelined_requests_of_another_conn
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_handler_sees_since_when_its_request_has_waited_for_the_event_loop(loop: str) -> None:
+def test_handler_knows_the_time_at_which_its_request_began_to_wait(loop: str) -> None:
     since: list[int] = []
 
     def note(connection: Connection, frame: memoryview) -> Reply:
@@ -146,7 +146,7 @@ def test_waiting_connections_start_one_request_each_in_turn() -> None:
     assert turns.passes == passes
 
 
-def test_pass_of_the_event_loop_starts_no_request_after_its_time_limit() -> None:
+def test_event_loop_iteration_starts_no_request_after_its_time_limit() -> None:
     now = 0
     turns = Turns(Limits(pass_max_requests=100, pass_max_ms=10), lambda work: None, lambda: now)
     turns.begin()

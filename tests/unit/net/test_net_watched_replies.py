@@ -15,7 +15,7 @@ from penstock.net.reply import Reply, WatchedReply
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_measured_responses_arrive_in_order_and_are_reported_as_sent(loop: str) -> None:
+def test_responses_with_a_sent_callback_arrive_in_order_and_their_callbacks_are_called(loop: str) -> None:
     sent: list[bytes] = []
 
     def watched(frame: memoryview) -> WatchedReply:
@@ -71,7 +71,7 @@ class StubLoop:
         self.calls.append((after_s, lambda: call(*args)))
 
 
-def test_transport_of_a_slow_peer_is_checked_at_increasing_intervals_until_the_response_is_sent() -> None:
+def test_server_checks_at_increasing_intervals_whether_a_slow_peer_has_received_a_response() -> None:
     outbox, loop = Outbox(ByteBudget(-1)), StubLoop()
     outbox.open(cast(Any, SlowTransport(15)))
     sent: list[bool] = []
@@ -88,7 +88,7 @@ def test_transport_of_a_slow_peer_is_checked_at_increasing_intervals_until_the_r
     assert waits[-1] == LAST_LOOK_S
 
 
-def test_measured_response_counts_as_sent_when_its_connection_is_lost() -> None:
+def test_sent_callback_of_a_response_is_called_when_the_connection_is_lost() -> None:
     outbox, loop = Outbox(ByteBudget(-1)), StubLoop()
     outbox.open(cast(Any, SlowTransport(100)))
     sent: list[bool] = []

@@ -256,7 +256,9 @@ def test_new_connections_get_the_renewed_certificate_and_a_broken_certificate_is
     asyncio.run(scenario())
 
 
-def test_trust_store_file_that_is_empty_while_it_is_written_is_not_used(identity: Identity, tmp_path: Path) -> None:
+def test_empty_trust_store_file_is_refused_and_the_old_certificates_stay_in_use(
+    identity: Identity, tmp_path: Path
+) -> None:
     source = TlsSource({**stores(identity, tmp_path)["pem"], "ssl.client.auth": "required"})
     before = source.context
     (tmp_path / "ca.pem").write_text("")
@@ -319,7 +321,7 @@ def test_listener_refuses_tls_renegotiation(identity: Identity, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("arrival", [Arrival(0.0, "too many"), Arrival(0.01, "too many"), Arrival(0.01)])
-def test_tls_connection_beyond_the_connection_rate_waits_or_is_refused_before_its_handshake(
+def test_connection_rate_limit_delays_or_refuses_a_tls_connection_before_its_handshake(
     identity: Identity, tmp_path: Path, arrival: Arrival
 ) -> None:
     source = TlsSource(stores(identity, tmp_path)["pem"])

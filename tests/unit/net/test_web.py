@@ -60,7 +60,7 @@ def server(answer: Callable[[socket.socket], None], tls: ssl.SSLContext | None =
             thread.join()
 
 
-def test_document_is_read_with_and_without_a_content_length() -> None:
+def test_http_document_is_read_with_and_without_a_content_length_header() -> None:
     for head in (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n", b"HTTP/1.0 200 OK\r\n\r\n"):
         with server(lambda peer, head=head: peer.sendall(head + b"keys")) as url:  # type: ignore[misc]
             assert Document(url, 10).read() == b"keys"
@@ -81,7 +81,7 @@ def test_document_is_read_over_tls_only_from_a_trusted_server(tmp_path: Path) ->
         Document(url, 10).read()
 
 
-def test_timeout_of_a_document_includes_slow_response_headers() -> None:
+def test_read_of_an_http_document_times_out_if_the_response_headers_are_too_slow() -> None:
     gone = threading.Event()
 
     def answer(peer: socket.socket) -> None:

@@ -141,7 +141,7 @@ def test_audit_file_has_lines_about_changes_and_denials_and_failed_logins(tmp_pa
     assert {line["client_id"] for line in lines} == {None, "c\nd"}
 
 
-def test_every_api_that_changes_something_has_audit_rules_that_accept_an_empty_request() -> None:
+def test_every_api_that_changes_metadata_has_an_audit_rule() -> None:
     reading = {46, 55}  # ListPartitionReassignments, DescribeQuorum
     assert CONTROLLER_APIS - reading <= CHANGES.keys() <= HANDLERS.keys()
     for key, change in CHANGES.items():
@@ -193,7 +193,7 @@ def test_many_refused_changes_of_one_user_do_not_suppress_other_audit_lines() ->
     assert [line["names"] for line in written] == [["own"], ["ledger"], ["ledger"], ["other"]]
 
 
-def test_audit_limits_lines_per_principal_and_writes_how_many_lines_are_missing() -> None:
+def test_audit_file_limits_lines_per_principal_and_contains_the_number_of_omitted_lines() -> None:
     clock, written = Clock(), []
     audit = Audit(clock, lambda line: written.append(json.loads(line)))
 
@@ -274,7 +274,7 @@ def test_node_does_not_start_if_its_audit_file_cannot_be_written(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("before", "after"), [(0o666, 0o640), (0o644, 0o640), (0o640, 0o640), (0o600, 0o600)])
-def test_existing_audit_file_loses_all_rights_of_other_users(tmp_path: Path, before: int, after: int) -> None:
+def test_existing_audit_file_becomes_inaccessible_to_other_users(tmp_path: Path, before: int, after: int) -> None:
     path = tmp_path / "audit.log"
     path.touch()
     path.chmod(before)

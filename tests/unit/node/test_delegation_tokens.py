@@ -88,7 +88,7 @@ def creation(owner: str | None = None, *renewers: str, **fields: Any) -> create.
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_client_logs_in_with_a_token_as_its_owner_until_the_token_is_expired(mechanism: str) -> None:
+def test_client_that_logs_in_with_a_token_has_the_principal_of_the_token_owner(mechanism: str) -> None:
     async def scenario(node: Node, port: int) -> None:
         ann = await connect(port, Login("PLAIN", "ann", "b"))
         made = await ann.request(creation())
@@ -175,7 +175,7 @@ def test_client_with_describe_permission_on_one_token_sees_only_that_token() -> 
     with_node(scenario)
 
 
-def test_describe_tokens_request_with_many_owners_compares_each_token_only_once() -> None:
+def test_describing_tokens_of_many_owners_checks_the_permission_for_each_token_once() -> None:
     async def scenario(node: Node, port: int) -> None:
         ann = await connect(port, Login("PLAIN", "ann", "b"))
         for _ in range(100):
@@ -238,7 +238,9 @@ def test_one_owner_may_have_only_a_limited_number_of_delegation_tokens() -> None
     assert create_token(image, creation(), RULES, "User:ann", 0, dice).records
 
 
-def test_delegation_token_is_found_by_its_hmac_and_each_hmac_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_for_a_delegation_token_by_hmac_computes_the_hmac_of_each_token_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     computed: list[str] = []
 
     def counted(secret: str, token_id: str) -> bytes:
@@ -295,7 +297,7 @@ def test_expiry_time_of_a_delegation_token_can_be_set_up_to_its_maximum_lifetime
         (None, "User:ann", 1_001, ErrorCode.DELEGATION_TOKEN_EXPIRED),
     ],
 )
-def test_other_users_cannot_renew_or_expire_a_token_and_nobody_can_after_its_expiration(
+def test_renewing_and_expiring_a_token_is_refused_for_other_users_and_for_expired_tokens(
     mac: bytes | None, principal: str, now_ms: int, code: ErrorCode
 ) -> None:
     image, right = with_token()

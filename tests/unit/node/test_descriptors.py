@@ -11,19 +11,21 @@ resource = pytest.importorskip("resource")
 
 @pytest.mark.parametrize("limit", [128, 256, 512, 1024, 4096, 65_536, 1_048_576])
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_file_descriptors_of_all_nodes_in_a_process_fit_into_its_limit_of_open_files(limit: int, nodes: int) -> None:
+def test_nodes_in_one_process_together_use_fewer_file_descriptors_than_the_process_may_open(
+    limit: int, nodes: int
+) -> None:
     share = shared(limit, nodes)
     assert nodes * (share.log_files + share.connections + RESERVED_DESCRIPTORS) < limit or limit // nodes < 128
     assert share.connections >= 1
     assert share.log_files <= MAX_LOG_FILES
 
 
-def test_usual_limits_of_open_files_leave_half_of_the_file_descriptors_for_connections() -> None:
+def test_node_reserves_about_half_of_its_file_descriptors_for_connections() -> None:
     assert shared(1024).connections > 500
     assert shared(1_048_576).connections > 1_000_000
 
 
-def test_soft_limit_of_open_files_is_raised_to_the_wanted_or_the_hard_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_raises_its_soft_limit_of_open_files_up_to_the_hard_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lower = min(256, soft)
     resource.setrlimit(resource.RLIMIT_NOFILE, (lower, hard))

@@ -47,7 +47,7 @@ KINDS: list[tuple[str, str, Any, tuple[int, int, int, int]]] = [
 ]
 
 
-def test_http_user_may_use_only_the_routes_that_the_users_role_allows() -> None:
+def test_role_of_an_http_user_decides_which_routes_the_user_may_call() -> None:
     async def scenario(node: Node) -> None:
         http = Http(node)
         for method, path, body, statuses in KINDS:
@@ -189,7 +189,7 @@ BODIES: dict[str, Any] = {
 PATHS = {"node": "1", "resource": "topics", "operation": "1"}
 
 
-def test_http_user_without_acls_can_neither_change_nor_read_anything_on_any_route() -> None:
+def test_http_user_without_acls_cannot_read_or_change_data_on_any_route() -> None:
     async def scenario(node: Node) -> None:
         http = Http(node)
         assert (await http.ask("/v1/topics", ADMIN, method="POST", body={"name": "hidden"})).status == 201
@@ -215,7 +215,7 @@ def test_http_user_without_acls_can_neither_change_nor_read_anything_on_any_rout
     with_node(scenario, {**SECURED, **AUTHORIZER})
 
 
-def test_operation_is_hidden_from_users_who_neither_started_it_nor_are_administrators() -> None:
+def test_http_user_cannot_see_an_operation_that_another_user_started() -> None:
     async def scenario(node: Node) -> None:
         http = Http(node)
         assert (await http.ask("/v1/topics", ADMIN, method="POST", body={"name": "t"})).status == 201

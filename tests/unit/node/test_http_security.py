@@ -42,7 +42,7 @@ from penstock.protocol.messages.api_40_expire_delegation_token import ExpireDele
 from penstock.security.scram import ScramMechanism
 
 
-def test_users_of_the_kafka_listener_can_log_in_over_http_and_other_senders_get_401() -> None:
+def test_users_of_the_kafka_listener_can_log_in_over_http_and_anonymous_requests_get_401() -> None:
     async def scenario(node: Node) -> None:
         http = Http(node)
         for path in ("/", "/metrics", "/api/cluster", "/v1/topics", "/v1/nothing", "/nothing"):
@@ -68,7 +68,7 @@ def test_every_route_except_the_health_probes_requires_a_login() -> None:
     with_node(scenario, SECURED)
 
 
-def test_change_request_that_a_page_of_another_site_sends_with_the_users_login_is_refused() -> None:
+def test_http_change_request_with_the_origin_of_another_site_is_refused() -> None:
     async def scenario(node: Node) -> None:
         genuine = Http.request("/v1/topics", ANN, method="POST", body={"name": "made"})
         forged = genuine.replace(b"Host: localhost", b"Host: localhost\r\nOrigin: http://evil.example")
@@ -176,7 +176,7 @@ def test_rest_command_logs_in_with_a_delegation_token_from_its_client_properties
     with_node(scenario, {**SECURED, **AUTHORIZER, "delegation.token.secret.key": "secret of the cluster"})
 
 
-def test_correct_http_password_is_hashed_once_and_a_wrong_password_at_each_request(
+def test_correct_http_password_is_checked_once_and_a_wrong_password_at_every_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     checked: list[str] = []
@@ -237,7 +237,7 @@ def test_http_answer_to_a_wrong_password_is_delayed() -> None:
     with_node(scenario, {**SECURED, "connection.failed.authentication.delay.ms": "500"})
 
 
-def test_properties_can_set_users_for_http_alone_or_http_without_a_login() -> None:
+def test_http_listener_can_have_its_own_users_or_no_login() -> None:
     own = 'x.PlainLoginModule required user_web="w";'
     prefix = "listener.name.http."
 

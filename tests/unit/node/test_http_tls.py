@@ -82,7 +82,7 @@ def with_certificate(authority: Authority, name: str) -> ssl.SSLContext:
     return context
 
 
-def test_http_client_certificate_is_mapped_to_a_user_and_replaces_the_login(tmp_path: Path) -> None:
+def test_http_client_with_a_certificate_is_logged_in_as_the_user_of_its_certificate(tmp_path: Path) -> None:
     authority, stranger = Authority(tmp_path, "ca"), Authority(tmp_path, "other")
 
     async def scenario(node: Node) -> None:
@@ -111,7 +111,7 @@ def _trusting(authority: Authority, signer: Authority, name: str) -> ssl.SSLCont
     return context
 
 
-def test_client_certificate_replaces_the_password_only_if_client_auth_is_set_for_http(tmp_path: Path) -> None:
+def test_http_client_certificate_replaces_the_password_only_if_ssl_client_auth_is_set_for_http(tmp_path: Path) -> None:
     authority = Authority(tmp_path, "ca")
     secured = {**SECURED, **over_tls(authority)}
 

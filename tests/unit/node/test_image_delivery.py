@@ -63,7 +63,7 @@ class Parts:
         return list(self.called)
 
 
-def test_unregistered_node_passes_metadata_images_only_to_suspected_nodes_lifecycle_and_controller() -> None:
+def test_metadata_image_before_the_broker_registration_does_not_reach_the_partitions() -> None:
     parts = Parts()
     parts.delivery.start()
     assert parts.show(SECOND) == FROM_THE_START
@@ -77,7 +77,7 @@ def test_unregistered_node_passes_metadata_images_only_to_suspected_nodes_lifecy
         (False, True, [*FROM_THE_START, "access", "quotas", "telemetry", "token_macs", "event_topic"]),
     ],
 )
-def test_registered_node_passes_each_metadata_image_to_its_parts_in_a_fixed_order(
+def test_components_of_a_node_receive_each_metadata_image_in_a_fixed_order(
     is_broker: bool, is_controller: bool, expected: list[str]
 ) -> None:
     parts = Parts(is_broker=is_broker, is_controller=is_controller)
@@ -86,7 +86,7 @@ def test_registered_node_passes_each_metadata_image_to_its_parts_in_a_fixed_orde
     assert parts.show(SECOND) == expected
 
 
-def test_stray_logs_are_renamed_after_the_first_metadata_image() -> None:
+def test_logs_of_partitions_that_are_not_in_the_first_metadata_image_are_renamed_as_stray() -> None:
     parts = Parts()
     parts.delivery.start()
     parts.delivery.follow()
@@ -94,7 +94,7 @@ def test_stray_logs_are_renamed_after_the_first_metadata_image() -> None:
     assert parts.befores == [None]
 
 
-def test_part_of_a_node_that_failed_to_apply_an_image_gets_its_changes_again_with_the_next_image() -> None:
+def test_component_that_failed_to_apply_an_image_gets_the_missed_changes_with_the_next_image() -> None:
     parts = Parts()
     parts.delivery.start()
     parts.delivery.follow()

@@ -27,7 +27,7 @@ def test_listeners_for_other_nodes_are_exempt_from_max_connections(listeners: st
     assert protected_listeners(settings, plan_listeners(settings)) == protected
 
 
-def test_listener_plan_has_the_advertised_address_and_the_controller_flag_from_the_properties() -> None:
+def test_listener_uses_the_address_from_advertised_listeners() -> None:
     settings = Settings(
         {
             "listeners": "INSIDE://:9092,CONTROLLER://:9093",
@@ -41,7 +41,7 @@ def test_listener_plan_has_the_advertised_address_and_the_controller_flag_from_t
     assert controller.controller
 
 
-def test_controller_listener_without_a_protocol_mapping_is_plaintext_if_all_other_listeners_are_plaintext() -> None:
+def test_controller_listener_without_a_protocol_mapping_is_plaintext_in_a_plaintext_cluster() -> None:
     settings = Settings({"listeners": "PLAINTEXT://:1,CONTROLLER://:2", "controller.listener.names": "CONTROLLER"})
     assert [plan.security_protocol for plan in plan_listeners(settings)] == ["PLAINTEXT", "PLAINTEXT"]
 
@@ -82,6 +82,8 @@ def test_controller_listener_without_a_protocol_mapping_is_plaintext_if_all_othe
         ),
     ],
 )
-def test_an_invalid_listener_is_refused_with_a_remedy(properties: dict[str, str], sentence: str) -> None:
+def test_error_about_an_invalid_listener_contains_the_cause_and_a_remedy(
+    properties: dict[str, str], sentence: str
+) -> None:
     with pytest.raises(ListenerError, match=sentence):
         plan_listeners(Settings(properties))

@@ -45,7 +45,7 @@ def test_new_directories_become_one_cluster_in_which_all_nodes_are_voters() -> N
     assert not format_new(disks, nodes, CONTROLLERS, host="127.0.0.1", random=chance, now_ms=1)
 
 
-def test_directory_that_is_formatted_for_a_joining_node_contains_no_voters() -> None:
+def test_format_for_a_joining_node_writes_no_voters_to_the_directory() -> None:
     disk = MemoryDisk()
     format_storage(disk, FormatPlan(("/4",), 4, joins=True), random=random.Random(1), now_ms=1)
     assert not disk.exists("/4/__cluster_metadata-0")

@@ -271,7 +271,7 @@ def test_brokers_and_controllers_may_be_different_nodes() -> None:
     run(scenario)
 
 
-def test_brokers_describe_the_quorum_and_controllers_describe_the_controllers() -> None:
+def test_broker_answers_describe_quorum_and_controller_answers_describe_cluster() -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [3, 4])
         await cluster.start()
@@ -452,7 +452,7 @@ def test_property_sets_the_byte_limit_of_fetches_from_the_metadata_log() -> None
 
 
 @pytest.mark.parametrize(("timeout", "wait_ms"), [(None, 500), ("6000", 1500), ("1", 1)])
-def test_fetch_from_the_metadata_log_waits_for_a_quarter_of_the_fetch_timeout(
+def test_maximum_wait_of_a_metadata_log_fetch_is_a_quarter_of_the_quorum_fetch_timeout(
     timeout: str | None, wait_ms: int
 ) -> None:
     chosen = {} if timeout is None else {"controller.quorum.fetch.timeout.ms": timeout}
@@ -545,7 +545,7 @@ def test_a_failed_directory_takes_only_its_own_replicas_offline() -> None:
     run(scenario)
 
 
-def test_envelope_with_a_request_that_the_controller_does_not_serve_is_refused() -> None:
+def test_envelope_that_contains_no_controller_request_is_refused() -> None:
     async def scenario() -> None:
         cluster = Cluster([1, 2, 3], [1, 2, 3])
         await cluster.start()

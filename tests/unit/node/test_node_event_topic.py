@@ -169,14 +169,14 @@ def nested(levels: int) -> object:
         event(text="x" * 70_000),
     ],
 )
-def test_list_of_events_omits_and_counts_records_of_the_event_topic_that_are_not_events(value: bytes) -> None:
+def test_list_of_events_omits_malformed_records_of_the_event_topic_and_counts_them(value: bytes) -> None:
     good = event(fields={"isr": [1, 2], "deep": nested(3)}, more=3)
     (row,), left_out = event_rows([value, None, good])
     assert row == {"at_ms": 1, "node": 2, "kind": "k", "text": "t", "fields": {"isr": [1, 2], "deep": nested(3)}}
     assert left_out == 1
 
 
-def test_lists_of_events_are_complete_although_a_broker_wrote_malformed_records_to_the_event_topic(
+def test_malformed_records_in_the_event_topic_do_not_hide_valid_events(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with Cluster(nodes=2, config={**ENABLED, "penstock.http.listener": "127.0.0.1:0"}) as cluster:

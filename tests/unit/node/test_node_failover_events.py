@@ -75,7 +75,7 @@ def test_events_and_metrics_cover_a_failover_from_its_detection_to_the_first_wri
         assert values(cluster, leader)["penstock_failover_seconds", "first_write"] == 1
 
 
-def test_nodes_on_both_sides_of_a_network_partition_report_that_they_suspect_it() -> None:
+def test_nodes_on_both_sides_of_a_network_split_report_that_the_network_may_be_split() -> None:
     config = {"broker.session.timeout.ms": 1000, "broker.heartbeat.interval.ms": 100}
     with Cluster(nodes=3, config=config) as cluster:
         alone = cluster.controller

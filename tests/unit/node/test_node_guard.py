@@ -36,7 +36,7 @@ def rot(path: Path) -> bytes:
     return good
 
 
-def test_guard_finds_a_flipped_bit_on_one_node_and_refills_the_replica_from_another_node(tmp_path: Path) -> None:
+def test_flipped_bit_in_a_replica_is_found_and_repaired_with_records_of_another_node(tmp_path: Path) -> None:
     with Cluster(data=tmp_path, topics={"t": 1}, config=CONFIG) as cluster:
         cluster.wait_in_sync("t", timeout_s=LIMIT_S)
         with cluster.client() as client, client.producer() as producer:
@@ -103,7 +103,7 @@ def set_rules(client: Client) -> None:
 
 
 @pytest.mark.parametrize("rights", [AS_SUPER_USERS, WITH_CLUSTER_ACTION], ids=["super users", "CLUSTER_ACTION"])
-def test_guard_refills_a_replica_and_quarantines_a_node_despite_acls_and_default_quotas(
+def test_repair_of_a_replica_and_quarantine_of_a_node_work_despite_acls_and_quotas(
     tmp_path: Path, rights: dict[str, str]
 ) -> None:
     login = ConnectionSettings(login=Login("PLAIN", "admin", "a"))

@@ -11,7 +11,7 @@ from penstock.protocol.errors import ErrorCode
 from penstock.records.build import build_batch
 
 
-def test_fetch_size_is_limited_to_a_share_of_free_memory_but_at_least_one_batch() -> None:
+def test_fetch_returns_fewer_batches_but_at_least_one_batch_if_response_memory_is_short() -> None:
     async def scenario() -> None:
         node = node_on(MemoryDisk())
         await node.start()

@@ -134,7 +134,7 @@ def test_full_target_directory_ends_the_move_and_stays_online() -> None:
     run(scenario)
 
 
-def test_copy_replaces_a_lost_log_if_the_controller_had_recorded_the_target_directory() -> None:
+def test_lost_source_log_is_replaced_by_its_copy_if_the_controller_assigned_the_target_directory() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -154,7 +154,7 @@ def test_copy_replaces_a_lost_log_if_the_controller_had_recorded_the_target_dire
     run(scenario)
 
 
-def test_copy_of_a_lost_log_is_removed_if_the_controller_had_recorded_the_source_directory() -> None:
+def test_copy_of_a_lost_log_is_removed_if_the_replica_is_still_assigned_to_the_source_directory() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)
@@ -172,7 +172,7 @@ def test_copy_of_a_lost_log_is_removed_if_the_controller_had_recorded_the_source
     run(scenario)
 
 
-def test_record_that_is_first_synced_when_a_move_swaps_the_logs_gets_acknowledged(
+def test_record_appended_just_before_a_directory_move_swaps_the_logs_is_acknowledged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The record is appended just before the swap. Only the swap's fsync covers it and moves the high watermark."""

@@ -150,7 +150,7 @@ def test_paths_of_a_move_request_are_resolved_once_and_never_on_the_event_loop()
     run(scenario)
 
 
-def test_directory_requested_before_a_replica_exists_is_used_when_the_replica_is_created() -> None:
+def test_new_replica_is_created_in_the_directory_that_an_earlier_move_request_named() -> None:
     async def scenario() -> None:
         user = await started(MemoryDisk())
         assert await user.move(C) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -235,7 +235,7 @@ def test_stop_of_a_node_waits_for_the_last_write_of_a_cancelled_move(monkeypatch
 
 
 @pytest.mark.parametrize("busy", [False, True])
-def test_copy_of_a_moving_replica_pauses_between_chunks_only_while_requests_arrive(
+def test_directory_move_pauses_between_chunks_only_while_clients_send_requests(
     busy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:

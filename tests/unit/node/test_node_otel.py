@@ -117,7 +117,7 @@ def test_opentelemetry_endpoint_that_is_not_a_url_is_refused() -> None:
         pass
 
 
-def test_node_with_an_opentelemetry_endpoint_but_without_the_package_names_the_install_command(
+def test_error_about_the_missing_opentelemetry_package_contains_the_install_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.metric_exporter", None)

@@ -70,7 +70,7 @@ def creation(*names: str, partitions: int) -> create.CreateTopicsRequest:
 SLOW = 0.001
 
 
-def test_create_topics_above_the_mutation_quota_is_refused_or_in_old_versions_throttled(
+def test_create_topics_above_the_mutation_quota_is_refused_and_old_versions_are_throttled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     muted: list[float] = []
@@ -106,7 +106,7 @@ def test_create_topics_above_the_mutation_quota_is_refused_or_in_old_versions_th
     with_node(scenario)
 
 
-def test_mutation_quota_limits_topic_creation_by_metadata_requests_over_all_brokers() -> None:
+def test_mutation_quota_counts_topics_created_by_metadata_requests_to_different_brokers() -> None:
     with Cluster(nodes=3, config={"num.partitions": 2}) as cluster:
 
         async def ask_all_brokers() -> None:

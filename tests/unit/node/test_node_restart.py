@@ -163,7 +163,7 @@ def test_a_broker_killed_during_registration_registers_again_with_the_same_incar
     run(scenario)
 
 
-def test_metadata_is_complete_and_each_log_is_a_prefix_of_the_written_records_after_a_power_loss() -> None:
+def test_power_loss_loses_no_metadata_and_only_the_last_records_of_a_log() -> None:
     async def scenario() -> None:
         for seed in range(12):
             disk = MemoryDisk(crashable=True)
@@ -263,7 +263,7 @@ def test_a_full_directory_refuses_writes_but_serves_reads_and_other_directories_
     run(scenario)
 
 
-def test_metadata_image_that_could_not_be_applied_is_applied_together_with_the_next_image(
+def test_node_applies_a_metadata_image_that_failed_again_together_with_the_next_image(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
@@ -457,7 +457,7 @@ def test_a_node_does_not_start_without_the_disk_of_its_metadata_log(tmp_path: Pa
     run(scenario)
 
 
-def test_new_disk_is_formatted_and_gets_the_replicas_of_the_old_disk(tmp_path: Path) -> None:
+def test_replaced_disk_is_formatted_and_its_partitions_accept_records_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         intact, lost = await filled(tmp_path)
         (tmp_path / "b").rename(tmp_path / "old")

@@ -139,7 +139,7 @@ def test_session_ends_when_its_token_expires_unless_the_client_sends_a_new_token
     with_node(scenario, keys_url)
 
 
-def test_reason_of_a_refused_token_is_written_once_to_the_audit_file_and_not_sent_to_the_client(
+def test_refused_token_gets_one_audit_line_with_the_reason_and_the_client_gets_no_reason(
     issuer: TokenIssuer, keys_url: str, tmp_path: Path
 ) -> None:
     async def scenario(node: Node, port: int) -> None:
@@ -155,7 +155,7 @@ def test_reason_of_a_refused_token_is_written_once_to_the_audit_file_and_not_sen
     assert "eyJ" not in "".join(lines)
 
 
-def test_session_lifetime_of_the_listener_applies_if_it_is_shorter_than_the_lifetime_of_the_token(
+def test_sasl_session_ends_before_its_token_expires_if_the_listener_sets_a_shorter_lifetime(
     issuer: TokenIssuer, keys_url: str
 ) -> None:
     async def scenario(node: Node, port: int) -> None:
@@ -166,7 +166,7 @@ def test_session_lifetime_of_the_listener_applies_if_it_is_shorter_than_the_life
     with_node(scenario, keys_url, connections_max_reauth_ms="60000")
 
 
-def test_first_token_with_an_unknown_key_makes_the_node_read_the_keys_of_the_issuer_again(
+def test_node_reads_the_keys_of_the_issuer_again_after_a_token_with_an_unknown_key(
     issuer: TokenIssuer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(oauth_listener, "UNKNOWN_KEY_PAUSE_S", 0.0)
@@ -237,7 +237,7 @@ def test_node_refuses_to_start_with_invalid_settings_of_oauthbearer(
         make_node(local_settings("/data", port=0, overrides={**SECURED, URL: keys_url, **overrides}), MemoryDisk())
 
 
-def test_node_with_oauthbearer_but_without_the_extra_oauth_refuses_to_start_and_names_the_extra(
+def test_error_about_missing_oauthbearer_packages_names_the_extra_to_install(
     keys_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "joserfc", None)
@@ -292,7 +292,7 @@ def web_server(answer: Callable[[str, dict[str, str], bytes], tuple[int, bytes]]
         server.server_close()
 
 
-def test_client_gets_access_tokens_from_an_issuer_and_uses_each_for_most_of_its_lifetime(issuer: TokenIssuer) -> None:
+def test_client_uses_an_access_token_for_most_of_its_lifetime_before_it_gets_a_new_token(issuer: TokenIssuer) -> None:
     asked: list[dict[str, list[str]]] = []
     status = 200
 

@@ -129,7 +129,7 @@ def test_second_reauthentication_within_a_second_is_refused() -> None:
     with_node(scenario, connections_max_reauth_ms=LONG)
 
 
-def test_sasl_token_above_the_size_limit_is_refused_also_at_reauthentication() -> None:
+def test_too_large_sasl_token_is_refused_at_reauthentication() -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port, ANN)
         assert await handshake_code(peer) == 0
@@ -141,7 +141,7 @@ def test_sasl_token_above_the_size_limit_is_refused_also_at_reauthentication() -
     with_node(scenario, connections_max_reauth_ms=LONG, sasl_server_max_receive_size="500")
 
 
-def test_reauthentication_applies_a_session_lifetime_that_was_shortened_meanwhile() -> None:
+def test_reauthentication_uses_the_current_session_lifetime_of_the_listener() -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port, ANN)
         (connection,) = node._server.connections.values()

@@ -110,7 +110,7 @@ def test_sasl_token_without_a_handshake_is_refused_and_closes_the_connection() -
 
 
 @pytest.mark.parametrize("password", ["secret", "wrong"])
-def test_sasl_tokens_of_old_clients_are_accepted_in_frames_without_a_header(password: str) -> None:
+def test_sasl_token_in_a_frame_without_a_request_header_is_accepted_from_old_clients(password: str) -> None:
     async def scenario(node: Node, port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
@@ -174,7 +174,7 @@ def test_fetch_that_is_parked_when_its_sasl_session_ends_gets_no_answer(monkeypa
     with_node(scenario, connections_max_reauth_ms="200")
 
 
-def test_group_member_whose_sasl_session_ends_while_it_waits_gets_an_answer_and_reauthenticates() -> None:
+def test_join_group_is_answered_although_its_sasl_session_ends_while_it_waits() -> None:
     async def scenario(node: Node, port: int) -> None:
         peer = await connect(port, ANN)
         while (await peer.request(FindCoordinatorRequest(key="g"), version=3)).error_code:

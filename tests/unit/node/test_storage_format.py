@@ -22,7 +22,7 @@ def formatted(plan: FormatPlan, disk: MemoryDisk | None = None) -> MemoryDisk:
     return disk
 
 
-def test_every_formatted_directory_gets_its_own_id_and_the_first_directory_lists_the_voter() -> None:
+def test_format_gives_each_directory_an_id_and_writes_the_voter_to_the_first_directory() -> None:
     disk = formatted(FormatPlan(["/a", "/b"], node_id=3, cluster_id="c", controller_endpoints=(("C", "h", 9093),)))
     first, second = read_meta_properties(disk, "/a"), read_meta_properties(disk, "/b")
     assert first is not None
@@ -58,7 +58,7 @@ def test_directory_formatted_for_an_older_release_gets_the_feature_levels_of_tha
     ]
 
 
-def test_new_quorum_has_voters_even_if_it_is_formatted_with_an_old_release() -> None:
+def test_format_for_an_old_release_still_writes_the_voters_of_the_quorum() -> None:
     disk = formatted(FormatPlan(["/a"], node_id=1, release_version="3.6"))
     content = read_checkpoint(disk.read_bytes("/a/__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"))
     assert content.kraft_version == 1
@@ -86,11 +86,11 @@ def test_a_formatted_directory_is_not_formatted_again() -> None:
         (FormatPlan(["/a"], node_id=1, features={"group.version": 4}), "group.version has no level 4"),
         (
             FormatPlan(["/a"], node_id=1, features={"kraft.version": 0}),
-            "kraft.version can only be 1 if .* is not set:",
+            "kraft.version must be 1, because .* is not set:",
         ),
         (
             FormatPlan(["/a"], node_id=1, static_voters=True, features={"kraft.version": 1}),
-            "kraft.version can only be 0 if .* is set:",
+            "kraft.version must be 0, because .* is set:",
         ),
         (
             FormatPlan(["/a"], node_id=1, release_version="3.9", features={"eligible.leader.replicas.version": 1}),

@@ -163,7 +163,7 @@ def test_node_uses_a_renewed_certificate_also_for_its_connections_to_other_nodes
     with_node(scenario, {"ssl.keystore.location": first, "ssl.truststore.location": str(authority.file)})
 
 
-def test_renewed_certificate_of_an_unknown_authority_is_not_used_until_the_trust_store_accepts_it(
+def test_renewed_certificate_is_not_used_until_the_trust_store_has_its_authority(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority, other = Authority(tmp_path, "ca"), Authority(tmp_path, "other")

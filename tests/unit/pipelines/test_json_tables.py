@@ -119,7 +119,7 @@ def _restored(value: Any, kind: Type) -> Any:
 
 @settings(max_examples=examples(400), deadline=None)
 @given(BATCHES, st.booleans())
-def test_json_value_whose_fields_do_not_all_fit_into_columns_is_kept_whole_in_column_bad(
+def test_json_value_is_stored_completely_in_columns_or_as_text_in_column_bad(
     batches: list[list[Any]], widens: bool
 ) -> None:
     columns = Struct()
@@ -155,7 +155,7 @@ def test_new_json_values_add_and_widen_columns_but_never_remove_them(batches: li
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.lists(OBJECTS, max_size=4), st.lists(OBJECTS, max_size=4), st.lists(OBJECTS, max_size=4))
-def test_counts_of_json_types_from_several_tasks_can_be_merged_in_any_order(
+def test_statistics_of_json_types_from_several_tasks_can_be_merged_in_any_order(
     a: list[Any], b: list[Any], c: list[Any]
 ) -> None:
     def seen(*lists: list[Any]) -> Seen:
@@ -171,9 +171,7 @@ def test_counts_of_json_types_from_several_tasks_can_be_merged_in_any_order(
 
 
 @given(st.lists(st.text(max_size=5), max_size=8, unique=True), st.booleans())
-def test_each_json_field_name_gets_its_own_column_name_from_which_it_can_be_restored(
-    names: list[str], top: bool
-) -> None:
+def test_every_json_field_name_maps_to_a_unique_column_name_and_back(names: list[str], top: bool) -> None:
     columns = [column_of(name, top=top) for name in names]
     assert len(set(columns)) == len(names)
     assert columns_by_field(columns) == dict(zip(names, columns))
@@ -279,7 +277,7 @@ def test_value_whose_field_has_another_type_than_its_column_is_kept_in_column_ba
     ]
 
 
-def test_columns_of_a_table_made_by_another_program_take_only_values_of_their_types() -> None:
+def test_existing_table_columns_accept_only_json_values_of_their_type() -> None:
     known = Struct(
         (("d", DATE), ("t", TIMESTAMP), ("f", FLOAT), ("m", Other('"binary"')), ("s", STRING), ("b", BOOLEAN))
     )
@@ -310,7 +308,7 @@ def test_partition_column_of_a_table_keeps_its_type() -> None:
     assert grown(known, seen, widens=True, fixed=frozenset({"day"})) == known
 
 
-def test_partition_column_is_never_nested_and_values_unusable_as_directory_names_go_to_column_bad() -> None:
+def test_partition_value_that_cannot_be_a_directory_name_goes_to_column_bad() -> None:
     fixed = frozenset({"day"})
     assert grown(Struct(), seen_in([b'{"day":{"x":1}}']), widens=True, fixed=fixed) == Struct((("day", STRING),))
     rows = Rows(Struct((("day", STRING), ("n", STRING))), fixed)

@@ -85,5 +85,5 @@ def test_pipeline_command_refuses_invalid_client_options_before_spark_starts(
         known_topic(args, "t")
 
 
-def test_message_with_a_count_of_one_partition_uses_the_singular() -> None:
+def test_message_about_one_partition_uses_the_singular() -> None:
     assert [counted_partitions(count) for count in (1, 2)] == ["1 partition", "2 partitions"]

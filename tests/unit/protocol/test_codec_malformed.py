@@ -92,7 +92,7 @@ def test_decoding_random_bytes_returns_a_message_or_raises_decode_error() -> Non
             only_decode_errors(cls, cls.MAX_VERSION, rng.randbytes(rng.randint(0, 60)))
 
 
-def test_a_negative_length_is_refused_where_null_is_not_allowed() -> None:
+def test_negative_length_of_a_field_that_is_not_nullable_is_refused() -> None:
     refuse(HeartbeatRequest, 0, b"\xff\xff", "length -1")
     refuse(HeartbeatRequest, 4, b"\x00", "must not be null")
     refuse(DescribeGroupsRequest, 0, b"\xff\xff\xff\xff", "length -1")
@@ -149,7 +149,7 @@ def test_tagged_field_whose_content_is_shorter_than_its_declared_size_is_refused
     refuse(FetchRequest, 12, bytes(wire) + b"\0", "is shorter than its size")
 
 
-def test_decode_refuses_bytes_after_the_message_and_decode_prefix_ignores_them() -> None:
+def test_decode_refuses_a_frame_with_bytes_after_the_message_and_decode_prefix_accepts_it() -> None:
     wire = encode(HeartbeatRequest(group_id="g"), 4) + b"rest"
     refuse(HeartbeatRequest, 4, wire, "ends 4 bytes before the end of its frame")
     assert decode_prefix(HeartbeatRequest, 4, wire, 0)[1] == len(wire) - 4

@@ -100,7 +100,7 @@ def test_non_ignorable_field_with_a_value_is_refused_in_a_version_without_it() -
     encode(HeartbeatRequest(group_instance_id="i"), 3)
 
 
-def test_null_is_refused_where_the_version_does_not_allow_it() -> None:
+def test_encoding_null_is_refused_in_a_version_whose_field_is_not_nullable() -> None:
     with pytest.raises(EncodeError):
         encode(MetadataRequest(topics=None), 0)
     assert encode(MetadataRequest(topics=None), 1) == b"\xff\xff\xff\xff"
@@ -126,7 +126,7 @@ def test_strings_of_all_encoded_lengths_survive_a_round_trip(size: int, version:
     assert decode(HeartbeatRequest, version, encode(request, version)) == request
 
 
-def test_client_id_of_a_flexible_request_header_has_a_two_byte_length() -> None:
+def test_request_header_version_2_encodes_the_client_id_with_a_two_byte_length() -> None:
     header = RequestHeader(request_api_key=18, request_api_version=3, correlation_id=1, client_id="me")
     assert encode(header, 2) == b"\x00\x12\x00\x03\x00\x00\x00\x01\x00\x02me\x00"
 

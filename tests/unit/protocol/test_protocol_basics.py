@@ -37,7 +37,7 @@ def test_a_signed_varlong_survives_a_round_trip(value: int) -> None:
 @pytest.mark.parametrize(
     ("value", "wire"), [(0, b"\0"), (-1, b"\1"), (1, b"\2"), (-2147483648, b"\xff\xff\xff\xff\x0f")]
 )
-def test_zigzag_encoding_alternates_positive_and_negative_numbers(value: int, wire: bytes) -> None:
+def test_varints_are_written_and_read_in_zigzag_encoding(value: int, wire: bytes) -> None:
     assert primitives.write_varint(value) == wire
     assert primitives.read_varint(wire, 0) == (value, len(wire))
 
@@ -57,7 +57,7 @@ def test_a_varlong_over_64_bits_is_refused() -> None:
 
 
 @given(st.binary(min_size=16, max_size=16))
-def test_an_id_survives_conversion_to_text_and_back(value: bytes) -> None:
+def test_uuid_survives_conversion_to_text_and_back(value: bytes) -> None:
     text = uuid_to_str(value)
     assert len(text) == 22
     assert uuid_from_str(text) == value
@@ -74,7 +74,7 @@ def test_parsing_an_invalid_id_raises_value_error(text: str) -> None:
         uuid_from_str(text)
 
 
-def test_same_error_codes_are_retriable_as_in_kafka() -> None:
+def test_error_codes_have_the_numbers_and_retriable_flags_of_kafka() -> None:
     assert ErrorCode.NOT_LEADER_OR_FOLLOWER.retriable
     assert not ErrorCode.INVALID_TOPIC_EXCEPTION.retriable
     assert (ErrorCode(-1), ErrorCode(0)) == (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.NONE)
@@ -96,7 +96,7 @@ def test_table_of_apis_has_the_same_versions_as_the_message_classes(key: int) ->
     assert request_class(key).__name__ == api.name + "Request"
 
 
-def test_header_versions_follow_the_api_version_except_for_the_api_versions_response() -> None:
+def test_flexible_api_versions_use_newer_headers_except_in_the_api_versions_response() -> None:
     assert (request_header_version(0, 8), request_header_version(0, 9)) == (1, 2)
     assert (response_header_version(0, 8), response_header_version(0, 9)) == (0, 1)
     assert (request_header_version(18, 3), response_header_version(18, 3)) == (2, 0)

@@ -148,7 +148,7 @@ def asks(raft: Raft, now_ms: int) -> Send:
     return next(effect for effect in do(raft, Tick(), now_ms) if isinstance(effect, Send))
 
 
-def test_voter_far_behind_learns_the_epoch_from_an_answer_and_then_accepts_requests_of_that_epoch() -> None:
+def test_voter_accepts_requests_of_a_far_higher_epoch_only_after_an_answer_has_that_epoch() -> None:
     raft = replica(1, 2, 3)
     epoch = 1000 * MAX_EPOCH_JUMP
     assert asked(raft, vote_of(voter(2).key, epoch)) is ErrorCode.INVALID_REQUEST
@@ -158,7 +158,7 @@ def test_voter_far_behind_learns_the_epoch_from_an_answer_and_then_accepts_reque
     assert asked(raft, vote_of(voter(2).key, epoch + MAX_EPOCH_JUMP + 5), 5000) is ErrorCode.NONE
 
 
-def test_answer_from_an_unconfirmed_address_can_raise_the_epoch_only_as_much_as_a_request() -> None:
+def test_answer_from_an_unknown_address_can_raise_the_epoch_only_up_to_the_limit_for_requests() -> None:
     raft = replica(1, 2, 3, saved=QuorumState(1, 2))
     for now_ms, epoch, believed in ((0, MAX_EPOCH_JUMP + 2, 1), (900, MAX_EPOCH_JUMP + 1, MAX_EPOCH_JUMP + 1)):
         answer = FetchAnswer(ErrorCode.FENCED_LEADER_EPOCH, epoch, 3)
@@ -190,7 +190,7 @@ def test_candidate_outside_the_voter_set_is_refused_while_the_leader_responds() 
         assert raft.core.saved == before
 
 
-def test_candidate_outside_the_known_voter_set_gets_the_vote_if_no_leader_is_known() -> None:
+def test_voter_without_a_leader_votes_for_a_candidate_that_is_not_in_its_voter_set() -> None:
     raft = replica(1, 2, 3)
     assert asked(raft, vote_of(voter(4).key, 2)) is ErrorCode.NONE
     assert raft.core.saved == QuorumState(2, -1, voter(4).key)
@@ -199,7 +199,7 @@ def test_candidate_outside_the_known_voter_set_gets_the_vote_if_no_leader_is_kno
 
 
 @pytest.mark.parametrize("goes", ["says so", "resigned", "closes the connection"])
-def test_candidate_outside_the_known_voter_set_gets_the_vote_once_the_leader_is_gone(goes: str) -> None:
+def test_voter_whose_leader_is_gone_votes_for_a_candidate_that_is_not_in_its_voter_set(goes: str) -> None:
     raft = follower_of_two()
     fetch_id = max(raft.core.peers._flights)
     assert asked(raft, vote_of(voter(4).key, 2)) is ErrorCode.INCONSISTENT_VOTER_SET
@@ -242,7 +242,7 @@ def test_replica_refuses_a_second_leader_of_an_epoch_and_follows_the_first() -> 
     assert following.core.state.leader_id == 2
 
 
-def test_forged_leader_is_replaced_by_the_leader_that_an_answer_names() -> None:
+def test_follower_of_a_forged_leader_follows_the_leader_named_in_the_next_answer() -> None:
     raft = replica(1, 2, 3)
     effects = do(raft, Received(1, BeginEpoch(voter(1).key, 3, 2)), 0)
     assert raft.core.state.leader_id == 3
@@ -259,7 +259,7 @@ def test_a_fetch_with_a_negative_number_is_refused(field: str) -> None:
     assert asked(raft, Fetch(STRANGER, **numbers)) is ErrorCode.INVALID_REQUEST
 
 
-def test_fetch_with_a_voters_id_and_another_directory_does_not_change_the_voters_progress() -> None:
+def test_fetch_with_the_id_of_a_voter_but_another_directory_id_does_not_count_for_the_voter() -> None:
     replicas = Replicas(voter(1).key, since_ms=0)
     voters = VoterSet.of(map(voter, (1, 2, 3)))
     for now_ms in (0, 5000):
@@ -269,7 +269,7 @@ def test_fetch_with_a_voters_id_and_another_directory_does_not_change_the_voters
     assert replicas.replicated_to(voters, 7) == 7
 
 
-def test_node_that_returns_with_another_directory_is_listed_as_one_observer() -> None:
+def test_observer_that_returns_with_a_new_directory_id_is_listed_once() -> None:
     replicas = Replicas(voter(1).key, since_ms=0)
     replicas.fetched(ReplicaKey(4, b"\x01" * 16), 7, 7, 1)
     replicas.fetched(ReplicaKey(4, b"\x02" * 16), 0, 7, 2)
@@ -277,7 +277,7 @@ def test_node_that_returns_with_another_directory_is_listed_as_one_observer() ->
     assert [one.key.directory_id for one in replicas.observers(voters)] == [b"\x02" * 16]
 
 
-def test_fetches_with_forged_directory_ids_of_a_static_voter_leave_a_bounded_number_of_replicas() -> None:
+def test_leader_tracks_a_bounded_number_of_replicas_despite_forged_directory_ids() -> None:
     replicas = Replicas(voter(1).key, since_ms=0)
     voters = VoterSet.of(map(Voter, (1, 2, 3)))
     for number in range(100):
@@ -302,7 +302,7 @@ def test_adding_or_updating_a_voter_with_too_many_or_too_long_endpoints_is_refus
     assert raft.core.log.end_offset == end_offset
 
 
-def test_internal_events_of_a_node_are_never_dropped_while_its_quorum_state_is_saved() -> None:
+def test_full_queue_of_requests_during_a_state_save_does_not_drop_log_flush_events() -> None:
     raft = replica(1)
     assert any(isinstance(effect, SaveState) for effect in raft.step(Tick(), 0))
     question = Fetch(STRANGER, 2, 0, 0, 0, 0)

@@ -118,7 +118,7 @@ def batch(offset: int, epoch: int = 2) -> Batch:
     return Batch(offset, offset, epoch, b"")
 
 
-def test_follower_appends_the_batches_that_it_lacks_and_commits_up_to_its_own_end(node: Node) -> None:
+def test_follower_skips_fetched_batches_that_it_has_and_commits_at_most_to_its_log_end(node: Node) -> None:
     node.answer(Fetch, fetched(node, high_watermark=9, batches=(batch(2), batch(3), batch(4))))
     assert node.of(Append) == [Append((batch(3), batch(4)))]
     assert node.of(Committed) == [Committed(5)]
@@ -131,13 +131,13 @@ def test_follower_appends_the_batches_that_it_lacks_and_commits_up_to_its_own_en
     assert (node.of(Committed), core.high_watermark) == ([], 5)
 
 
-def test_follower_ignores_batches_behind_a_gap_and_commits_nothing_that_it_lacks(node: Node) -> None:
+def test_follower_appends_and_commits_no_batches_after_an_offset_gap(node: Node) -> None:
     node.answer(Fetch, fetched(node, high_watermark=6, batches=(batch(4), batch(5))))
     assert node.of(Append) == []
     assert (node.raft.core.log.end_offset, node.raft.core.high_watermark) == (3, 3)
 
 
-def test_follower_truncates_to_the_divergence_and_fetches_from_there(node: Node) -> None:
+def test_follower_truncates_to_the_diverging_offset_and_fetches_from_this_offset(node: Node) -> None:
     node.answer(Fetch, fetched(node, diverging=OffsetAndEpoch(2, 1)))
     assert node.of(Truncate) == [Truncate(2)]
     fetch = node.sent(Fetch).request
@@ -145,7 +145,7 @@ def test_follower_truncates_to_the_divergence_and_fetches_from_there(node: Node)
     assert (fetch.offset, fetch.last_epoch) == (2, 1)
 
 
-def test_answer_extends_the_deadline_and_ends_the_suspicion_and_an_error_does_not(node: Node) -> None:
+def test_only_a_fetch_answer_without_error_extends_the_fetch_timeout_of_a_follower(node: Node) -> None:
     node.now_ms = 100
     node.answer(Fetch, fetched(node))
     assert node.follower.deadline_ms == 100 + CONFIG.fetch_timeout_ms
@@ -160,7 +160,7 @@ def test_answer_extends_the_deadline_and_ends_the_suspicion_and_an_error_does_no
     assert not node.follower.leader_suspected
 
 
-def test_closed_connection_shortens_the_wait_for_an_election_but_never_extends_it(node: Node) -> None:
+def test_follower_starts_an_election_earlier_if_the_connection_to_its_leader_is_closed(node: Node) -> None:
     node.answer(Fetch, fetched(node))
     before = node.follower.deadline_ms
     node.do(SendFailed(node.sent(Fetch).send_id, closed=True))
@@ -219,7 +219,9 @@ def test_snapshot_is_written_chunk_by_chunk_and_installed_after_its_last_byte(no
 
 
 @pytest.mark.parametrize(("snapshot", "position"), [(OffsetAndEpoch(8, 2), 0), (SNAPSHOT, 1)])
-def test_chunk_that_was_not_asked_for_is_not_written(node: Node, snapshot: OffsetAndEpoch, position: int) -> None:
+def test_follower_does_not_write_a_snapshot_chunk_that_it_did_not_request(
+    node: Node, snapshot: OffsetAndEpoch, position: int
+) -> None:
     downloading(node)
     node.answer(FetchSnapshot, chunk(node, position, b"abc", snapshot=snapshot))
     assert node.of(WriteSnapshot) == []
@@ -227,7 +229,7 @@ def test_chunk_that_was_not_asked_for_is_not_written(node: Node, snapshot: Offse
     assert node.follower.download.position == 0
 
 
-def test_empty_chunk_in_the_middle_makes_the_follower_pause_and_an_empty_snapshot_is_installed(node: Node) -> None:
+def test_empty_snapshot_chunk_makes_the_follower_retry_unless_the_snapshot_is_empty(node: Node) -> None:
     downloading(node)
     node.answer(FetchSnapshot, chunk(node, 0, b""))
     assert (node.of(WriteSnapshot), node.of(InstallSnapshot), node.of(Send)) == ([], [], [])
@@ -237,14 +239,14 @@ def test_empty_chunk_in_the_middle_makes_the_follower_pause_and_an_empty_snapsho
 
 
 @pytest.mark.parametrize("code", [ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE])
-def test_follower_fetches_records_again_if_the_leader_no_longer_has_the_snapshot(node: Node, code: ErrorCode) -> None:
+def test_follower_returns_to_fetching_records_if_the_leader_lacks_the_snapshot(node: Node, code: ErrorCode) -> None:
     downloading(node)
     node.answer(FetchSnapshot, SnapshotChunk(code, 2, node.follower.leader_id))
     assert node.follower.download is None
     assert node.sent(Fetch).to == node.follower.leader_id
 
 
-def test_damaged_snapshot_is_forgotten_and_fetched_again_after_a_pause(node: Node) -> None:
+def test_follower_discards_a_damaged_snapshot_and_fetches_again_after_a_pause(node: Node) -> None:
     downloading(node)
     node.answer(FetchSnapshot, chunk(node, 0, b"abcde"))
     node.now_ms = 20
@@ -257,7 +259,7 @@ def test_damaged_snapshot_is_forgotten_and_fetched_again_after_a_pause(node: Nod
     assert node.sent(Fetch).to == node.follower.leader_id
 
 
-def test_answer_of_an_earlier_epoch_changes_nothing(node: Node) -> None:
+def test_follower_ignores_a_fetch_answer_of_an_earlier_epoch(node: Node) -> None:
     late = node.sent(Fetch).send_id
     node.do(Received(1, BeginEpoch(voter(1).key, 2, 3)))
     node.do(Answered(late, fetched(node, epoch=2, high_watermark=5, batches=(batch(3), batch(4)))))
@@ -271,7 +273,7 @@ def reply_of(node: Node) -> Answer:
 
 
 @pytest.mark.parametrize("candidate", [0, 2])
-def test_every_voter_may_be_elected_also_node_0(candidate: int) -> None:
+def test_voter_with_id_0_can_be_elected(candidate: int) -> None:
     node = Node(QuorumState(1))
     node.do(Received(1, Vote(voter(1).key, voter(candidate).key, 2, 1, 3, False)))
     answer = reply_of(node)
@@ -283,7 +285,7 @@ def test_every_voter_may_be_elected_also_node_0(candidate: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["vote", "begin", "end"])
-def test_request_may_raise_the_epoch_up_to_the_limit_and_not_by_one_more(kind: str) -> None:
+def test_request_that_raises_the_epoch_beyond_the_limit_is_refused(kind: str) -> None:
     def request(epoch: int) -> Vote | BeginEpoch | EndEpoch:
         if kind == "vote":
             return Vote(voter(1).key, voter(2).key, epoch, 1, 3, False)
@@ -299,9 +301,7 @@ def test_request_may_raise_the_epoch_up_to_the_limit_and_not_by_one_more(kind: s
 
 
 @pytest.mark.parametrize(("at_ms", "delayed"), [(0, False), (None, True)], ids=["long before its own", "just before"])
-def test_voter_that_grants_a_pre_vote_gives_the_candidate_time_before_it_stands_itself(
-    at_ms: int | None, delayed: bool
-) -> None:
+def test_voter_that_grants_a_pre_vote_delays_its_own_candidacy(at_ms: int | None, delayed: bool) -> None:
     node = Node(QuorumState(1))
     due = node.raft.core.state.deadline_ms  # type: ignore[union-attr]
     node.now_ms = due - 1 if at_ms is None else at_ms

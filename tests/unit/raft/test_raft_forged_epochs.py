@@ -98,7 +98,7 @@ def with_two_recently_restarted_voters(seed: int) -> Cluster:
 
 
 @pytest.mark.parametrize("leads", [True, False])
-def test_recently_restarted_voters_adopt_a_forged_epoch_that_another_voter_has(leads: bool) -> None:
+def test_quorum_recovers_after_a_forged_vote_raises_the_epoch_of_one_voter(leads: bool) -> None:
     clusters = map(with_two_recently_restarted_voters, range(20))
     cluster = next(one for one in clusters if (leader_of(one) == 1) is leads)
     raised = forge_vote(cluster, 1, candidate=2)
@@ -107,7 +107,7 @@ def test_recently_restarted_voters_adopt_a_forged_epoch_that_another_voter_has(l
     check_all_follow(cluster, raised)
 
 
-def test_epoch_learned_from_another_voter_does_not_extend_the_limit_for_requests() -> None:
+def test_forged_votes_to_all_voters_raise_the_epoch_only_at_a_limited_rate() -> None:
     cluster = Cluster([1, 2, 3])
     seconds = 60
     for _ in range(seconds):

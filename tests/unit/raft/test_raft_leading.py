@@ -59,7 +59,7 @@ def test_replica_without_leadership_sends_no_snapshot() -> None:
     assert asked(raft, request).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_diverging_fetch_shows_that_a_voter_is_alive_but_counts_for_no_record() -> None:
+def test_fetch_of_a_diverging_voter_does_not_advance_the_high_watermark() -> None:
     voters = VoterSet.of([voter(1), voter(2), voter(3)])
     replicas = Replicas(voter(1).key, 100)
     replicas.fetched(voter(2).key, 5, 9, 200)
@@ -74,7 +74,7 @@ def test_diverging_fetch_shows_that_a_voter_is_alive_but_counts_for_no_record() 
     assert replicas.replicated_to(VoterSet.of([voter(2), voter(3)]), 9) == -1
 
 
-def test_majority_offset_is_the_largest_that_enough_voters_have_and_needs_a_record_of_the_epoch() -> None:
+def test_leader_commits_the_largest_offset_that_a_majority_has_reached_in_its_epoch() -> None:
     for ends in product(range(4), repeat=3):
         expected = max(offset for offset in range(4) if sum(end >= offset for end in ends) >= 2)
         assert majority_offset(ends, 2) == expected
@@ -82,7 +82,7 @@ def test_majority_offset_is_the_largest_that_enough_voters_have_and_needs_a_reco
     assert not may_commit(5, 5, 4)
 
 
-def test_sets_of_voters_are_those_of_the_records_that_are_left_in_the_log() -> None:
+def test_truncating_the_log_restores_the_voter_set_of_the_last_remaining_record() -> None:
     sets = [VoterSet.of(map(voter, range(1, size + 1))) for size in (1, 2, 3, 4)]
     offsets = (-1, 5, 8, 9)
 
@@ -115,7 +115,7 @@ def test_update_of_a_voter_with_the_same_endpoints_is_answered_without_a_record(
     assert raft.core.log.end_offset == end
 
 
-def test_voter_is_added_once_it_has_caught_up_and_removed_by_id_and_directory_unless_it_is_the_last() -> None:
+def test_add_voter_is_refused_before_the_node_has_caught_up_and_the_last_voter_cannot_be_removed() -> None:
     raft = leader()
     assert asked(raft, RemoveVoter(voter(1).key)).error is ErrorCode.INVALID_REQUEST
     assert asked(raft, AddVoter(voter(1))).error is ErrorCode.DUPLICATE_VOTER
@@ -135,7 +135,7 @@ def test_voter_is_added_once_it_has_caught_up_and_removed_by_id_and_directory_un
     assert set(raft.core.voters.latest.ids) == {1}
 
 
-def test_node_that_was_caught_up_too_long_ago_is_not_added() -> None:
+def test_add_voter_is_refused_if_the_node_has_not_been_caught_up_recently() -> None:
     timeout = RaftConfig().fetch_timeout_ms
     for late, code in ((0, ErrorCode.NONE), (1, ErrorCode.REQUEST_TIMED_OUT)):
         raft = leader()

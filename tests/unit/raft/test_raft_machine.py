@@ -78,7 +78,7 @@ def test_leader_limits_the_size_of_a_snapshot_chunk_that_a_replica_asks_for() ->
     assert chunk.max_bytes == 1000
 
 
-def test_voter_without_endpoints_is_unchanged_if_a_listener_is_preferred() -> None:
+def test_preferring_a_listener_does_not_change_a_voter_without_endpoints() -> None:
     assert Voter(1).preferring("CONTROLLER") == Voter(1)
 
 
@@ -93,7 +93,7 @@ def test_single_voter_becomes_leader_after_one_save_of_its_state() -> None:
     assert effects[-1] == Committed(3)
 
 
-def test_raft_holds_back_effects_after_a_save_until_the_save_is_done() -> None:
+def test_raft_appends_and_sends_nothing_until_its_state_is_saved() -> None:
     raft = alone()
     effects = raft.step(Tick(), 0)
     assert isinstance(effects[-1], SaveState)
@@ -159,7 +159,7 @@ def test_a_parked_fetch_is_answered_on_new_records_or_after_its_maximum_wait() -
     assert woken == [FetchAnswer(ErrorCode.NONE, 1, 1, 3, read_from=3, max_bytes=fetch.max_bytes)]
 
 
-def test_fetch_with_an_older_epoch_is_fenced_and_a_fetch_with_a_newer_epoch_gets_unknown_leader_epoch() -> None:
+def test_leader_refuses_a_raft_fetch_with_an_older_or_a_newer_epoch() -> None:
     raft = alone()
     lead(raft)
     fetch = Fetch(voter(2).key, 1, 3, 1, 3, 500)
@@ -286,7 +286,7 @@ def test_errors_of_voters_do_not_count_as_refused_votes() -> None:
     assert state.election.unheard
 
 
-def test_snapshot_has_the_voters_of_the_last_record_below_its_end() -> None:
+def test_snapshot_contains_the_last_voter_set_before_its_end_offset() -> None:
     one, two = VoterSet.of([voter(1)]), VoterSet.of([voter(1), voter(2)])
     history = VoterHistory(one)
     history.record(5, two)

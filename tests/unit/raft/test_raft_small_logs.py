@@ -59,7 +59,7 @@ def snapshots(log: Epochs) -> Iterator[tuple[OffsetAndEpoch, int]]:
 
 
 @pytest.mark.parametrize("leader", LOGS, ids=lambda log: "".join(map(str, log)) or "empty")
-def test_follower_truncates_exactly_what_the_leader_lacks(leader: Epochs) -> None:
+def test_follower_truncates_exactly_the_records_that_the_leader_lacks(leader: Epochs) -> None:
     for log in followers_of(leader):
         same, view, rounds = shared(leader, log), appended(log), 0
         while (difference := appended(leader).compare(view.end_offset, view.last_epoch)) is not None:
@@ -73,7 +73,7 @@ def test_follower_truncates_exactly_what_the_leader_lacks(leader: Epochs) -> Non
 
 
 @pytest.mark.parametrize("leader", LOGS, ids=lambda log: "".join(map(str, log)) or "empty")
-def test_leader_with_a_snapshot_sends_it_only_to_followers_that_need_it(leader: Epochs) -> None:
+def test_leader_sends_its_snapshot_only_to_followers_that_need_the_snapshot(leader: Epochs) -> None:
     for snapshot, start in snapshots(leader):
         view = appended(leader)
         view.snapshot_taken(snapshot, start)
@@ -93,7 +93,7 @@ def test_leader_with_a_snapshot_sends_it_only_to_followers_that_need_it(leader: 
 
 
 @pytest.mark.parametrize("log", LOGS, ids=lambda log: "".join(map(str, log)) or "empty")
-def test_truncated_log_with_a_snapshot_equals_the_log_that_a_start_recovers(log: Epochs) -> None:
+def test_truncated_log_with_a_snapshot_equals_the_log_recovered_at_start(log: Epochs) -> None:
     for snapshot, start in snapshots(log):
         for cut in range(snapshot.offset, len(log) + 1):
             view = appended(log)
@@ -104,7 +104,7 @@ def test_truncated_log_with_a_snapshot_equals_the_log_that_a_start_recovers(log:
             assert (view.last_epoch, view.end_offset_for(4), view.flushed_offset) == (4, (cut + 1, 4), cut)
 
 
-def test_log_is_at_least_as_up_to_date_if_its_last_epoch_is_later_or_equal_and_its_end_is_not_below() -> None:
+def test_comparison_of_logs_uses_the_last_epoch_first_and_then_the_log_end() -> None:
     for mine in LOGS:
         for log in LOGS:
             epoch = log[-1] if log else 0

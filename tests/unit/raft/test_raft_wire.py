@@ -104,7 +104,7 @@ def test_decoding_an_answer_that_refuses_the_whole_request_raises_a_kafka_error(
         answer_from_wire(message)
 
 
-def test_request_version_without_a_voter_field_is_addressed_to_the_receiving_node() -> None:
+def test_vote_request_of_version_0_is_addressed_to_the_receiving_node() -> None:
     message = decode(VoteRequest, 0, encode(request_to_wire(Vote(ME.key, TWO, 4, 3, 100, False), "c", ME), 0))
     vote = request_from_wire(message, ME.key)
     assert isinstance(vote, Vote)

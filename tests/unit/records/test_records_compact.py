@@ -100,7 +100,7 @@ def test_compaction_keeps_only_the_latest_record_of_a_key_with_its_offset_and_ti
     assert (header.base_timestamp, header.max_timestamp, header.compression) == (2, 2, codec)
 
 
-def test_compaction_returns_the_same_object_for_an_unchanged_batch() -> None:
+def test_compaction_does_not_copy_a_batch_that_it_leaves_unchanged() -> None:
     batch = put(0, (b"a", b"1"), (b"b", b"1"))
     compactor = Compactor(OffsetMap(0, 9), TransactionScan(), NOW, RETENTION, 99)
     assert compactor.clean(parse_header(batch), batch) is batch
@@ -135,7 +135,7 @@ def test_tombstone_before_a_newer_record_of_its_key_is_removed_at_once() -> None
     assert offsets_of(Round().run([put(0, (b"a", None)), put(1, (b"a", b"2"))])) == [1]
 
 
-def test_compaction_keeps_log_append_time_when_the_base_timestamp_changes() -> None:
+def test_compaction_keeps_the_log_append_time_of_a_batch_that_gets_a_delete_horizon() -> None:
     batch = build_batch([(1, b"a", None, ()), (2, b"b", b"x", ())], log_append_time=777)
     (cleaned,) = Round().run([batch])
     assert parse_header(cleaned).has_delete_horizon
@@ -150,13 +150,13 @@ def test_compaction_keeps_records_after_the_end_of_the_offset_map() -> None:
     assert offsets_of(cleaned) == [1, 2, 3]
 
 
-def test_record_before_the_dirty_part_is_removed_only_if_the_dirty_part_has_its_key() -> None:
+def test_record_is_removed_only_if_a_newer_record_of_its_key_is_in_the_dirty_part_of_the_log() -> None:
     log = [put(0, (b"a", b"1"), (b"a", b"2")), put(2, (b"a", b"3")), put(3, (b"b", b"1"))]
     assert offsets_of(Round(start_offset=3).run(log)) == [0, 1, 2, 3]
     assert offsets_of(Round(start_offset=2).run(log)) == [2, 3]
 
 
-def test_last_batch_of_a_compaction_is_kept_as_an_empty_header() -> None:
+def test_last_compacted_batch_is_kept_as_a_batch_without_records() -> None:
     log = [put(0, (b"a", b"1")), put(1, (b"a", b"2")), put(2, (None, b"x"))]
     cleaned = Round(upper_bound=3).run(log)
     assert offsets_of(cleaned) == [1]
@@ -167,7 +167,7 @@ def test_last_batch_of_a_compaction_is_kept_as_an_empty_header() -> None:
     assert Round(upper_bound=3).run(cleaned) == cleaned
 
 
-def test_batch_with_the_last_sequence_of_an_active_producer_is_kept_as_an_empty_header() -> None:
+def test_last_batch_of_an_active_producer_is_kept_as_a_batch_without_records() -> None:
     batch = put(0, (b"a", b"1"), (b"b", b"2"), producer_id=5, producer_epoch=3, base_sequence=10, codec=Codec.LZ4)
     log = [batch, put(2, (b"a", b"2"), (b"b", b"2"))]
     active = {5: LastRecord(last_data_offset=1, producer_epoch=3)}
@@ -179,7 +179,7 @@ def test_batch_with_the_last_sequence_of_an_active_producer_is_kept_as_an_empty_
     assert len(Round(last_records={5: LastRecord(9, 3)}).run(log)) == 1
 
 
-def test_state_of_a_producer_is_in_its_last_batch_unless_a_later_marker_began_a_new_epoch() -> None:
+def test_last_batch_of_a_producer_is_no_longer_needed_after_a_marker_with_a_new_epoch() -> None:
     last = LastRecords([1])
     for epoch, expected in (
         (0, {1: LastRecord(0, 0)}),  # the marker has the epoch of the batch, so the batch has the state
@@ -224,7 +224,7 @@ def test_compaction_keeps_records_that_a_producer_commits_after_an_aborted_trans
     assert everything(Round(aborted=twice).run(log))[1].value == b"good"
 
 
-def test_batch_after_the_end_of_an_aborted_transaction_is_not_aborted() -> None:
+def test_batch_that_follows_an_aborted_transaction_does_not_count_as_aborted() -> None:
     scan = TransactionScan()
     scan.add_aborted([Aborted(1, 0, 1)])
     batch = transactional(5, (b"a", b"good"))
@@ -243,7 +243,7 @@ def test_commit_marker_stays_as_long_as_the_records_of_its_transaction() -> None
     assert offsets_of(Round(now=NOW + RETENTION).run(second)) == [2]
 
 
-def test_a_marker_with_the_last_epoch_of_an_active_producer_stays_as_an_empty_batch() -> None:
+def test_marker_with_the_last_epoch_of_an_active_producer_is_kept_as_a_batch_without_records() -> None:
     active = {1: LastRecord(last_data_offset=None, producer_epoch=0)}
     first = Round(last_records=active).run([marker(0, True), put(1, (b"a", b"1"))])
     cleaned = Round(now=NOW + RETENTION, last_records=active).run(first)
@@ -260,7 +260,7 @@ def test_compaction_never_changes_control_records_other_than_markers() -> None:
     assert Round().run(log) == log
 
 
-def test_fingerprint_of_a_short_key_never_equals_the_fingerprint_of_a_long_key() -> None:
+def test_short_key_and_long_key_never_have_the_same_fingerprint_in_compaction() -> None:
     long = b"x" * 100
     assert len(fingerprint(long)) == 16
     assert fingerprint(fingerprint(long)) != fingerprint(long)
@@ -273,7 +273,7 @@ logs = st.lists(st.lists(items, min_size=1, max_size=5), min_size=1, max_size=8)
 
 @given(batches=logs, codec=st.sampled_from(list(Codec)), rounds=st.lists(st.integers(0, 2000), min_size=1, max_size=4))
 @settings(max_examples=examples(60), deadline=None)
-def test_reader_of_the_compacted_log_gets_the_same_last_value_of_each_key(
+def test_compaction_does_not_change_the_last_value_of_any_key(
     batches: list[list[tuple[bytes, bytes | None]]], codec: Codec, rounds: list[int]
 ) -> None:
     log: list[bytes] = []

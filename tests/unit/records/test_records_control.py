@@ -74,7 +74,7 @@ def test_several_control_messages_are_written_as_one_batch() -> None:
     assert parsed == MESSAGES[2:]
 
 
-def test_data_records_and_other_control_records_are_not_read_as_markers() -> None:
+def test_only_end_transaction_records_are_read_as_transaction_markers() -> None:
     assert read_end_txn(build_batch([(0, b"\x00\x00\x00\x01", None, ())])) is None
     assert read_end_txn(build_control([MESSAGES[0][1]], timestamp=0)) is None
 

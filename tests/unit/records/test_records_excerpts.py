@@ -33,7 +33,7 @@ def read(batch: bytes, wanted: Wanted | None = None) -> list[Excerpt]:
 
 @given(deltas=st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=20), spare=st.integers(0, 30))
 @settings(max_examples=examples(200), deadline=None)
-def test_excerpts_have_increasing_offsets_within_their_batch_whatever_offsets_the_producer_wrote(
+def test_record_previews_have_increasing_offsets_even_if_the_producer_wrote_wrong_offsets(
     deltas: list[int], spare: int
 ) -> None:
     payload = b"".join(encode_record(0, delta, None, b"v") for delta in deltas)
@@ -48,7 +48,7 @@ def test_excerpts_have_increasing_offsets_within_their_batch_whatever_offsets_th
 
 @given(gaps=st.lists(st.integers(1, 9), min_size=1, max_size=20), spare=st.integers(0, 9))
 @settings(max_examples=examples(100), deadline=None)
-def test_excerpts_of_a_compacted_batch_keep_the_gaps_between_offsets(gaps: list[int], spare: int) -> None:
+def test_record_previews_of_a_compacted_batch_keep_the_gaps_between_offsets(gaps: list[int], spare: int) -> None:
     offsets = [99 + sum(gaps[: number + 1]) for number in range(len(gaps))]
     batch = build_batch([Record(offset, 5, b"k", b"v") for offset in offsets], base_offset=100)
     header = parse_header(batch)
@@ -57,7 +57,7 @@ def test_excerpts_of_a_compacted_batch_keep_the_gaps_between_offsets(gaps: list[
     assert [each.offset for each in read(longer)] == offsets
 
 
-def test_excerpts_of_a_batch_with_more_records_than_offsets_are_refused() -> None:
+def test_record_preview_of_a_batch_with_more_records_than_offsets_is_refused() -> None:
     batch = forged(encode_record(0, 0, None, b"v") * 2, 2, last_offset_delta=0)
     with pytest.raises(KafkaError, match="claims 2 records for 1 offsets") as refused:
         read(batch)
@@ -65,7 +65,7 @@ def test_excerpts_of_a_batch_with_more_records_than_offsets_are_refused() -> Non
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_excerpt_of_a_record_counts_headers_beyond_the_limit_without_decoding_them(codec: Codec) -> None:
+def test_record_preview_counts_headers_beyond_the_limit_without_decoding_these_headers(codec: Codec) -> None:
     body = b"\0\0\0" + varint(-1) + varint(1) + b"v" + varint(1_000_000) + b"\0\1" * 10 + b"\xff" * 1_999_980
     batch = forged(varint(len(body)) + body, 1, codec)
     (found,) = read(batch, Wanted(record_bytes=MAX_BYTES, headers=10))
@@ -74,7 +74,7 @@ def test_excerpt_of_a_record_counts_headers_beyond_the_limit_without_decoding_th
     assert found.size == 1 + 1_999_980
 
 
-def test_excerpt_of_a_record_that_is_too_long_has_its_size_but_no_content() -> None:
+def test_record_preview_of_a_too_long_record_has_its_size_but_no_key_and_value() -> None:
     batch = build_batch([(0, b"key", bytes(2000), (("h", bytes(500)),)), (0, b"key", b"short", ())])
     long, short = read(batch, Wanted(record_bytes=1000))
     assert (long.left_out, long.key, long.value, long.headers, long.headers_left_out) == (True, None, None, (), 1)
@@ -82,7 +82,7 @@ def test_excerpt_of_a_record_that_is_too_long_has_its_size_but_no_content() -> N
     assert (short.left_out, short.value) == (False, b"short")
 
 
-def test_excerpts_are_read_a_limited_number_of_records_headers_and_bytes_at_a_time() -> None:
+def test_one_step_of_the_record_preview_reads_a_limited_number_of_records_and_bytes() -> None:
     headers = (("h", b"x"),) * 100
     cases = {
         build_batch([(0, None, b"v", ())] * STEP_WORK): STEP_WORK // (1 + DECODE_WORK),
@@ -95,7 +95,7 @@ def test_excerpts_are_read_a_limited_number_of_records_headers_and_bytes_at_a_ti
         assert min(sizes[:-1]) > at_most // 2
 
 
-def test_records_that_do_not_match_are_skipped_many_at_a_time() -> None:
+def test_one_step_of_the_record_search_skips_many_records_that_do_not_match() -> None:
     batch = build_batch([(0, None, b"v", ())] * (2 * STEP_WORK))
     for wanted in (Wanted(first=2 * STEP_WORK), Wanted(contains=b"nothing")):
         assert list(excerpt_steps(batch, wanted, MAX_BYTES)) == [([], STEP_WORK), ([], 2 * STEP_WORK)]
@@ -108,7 +108,7 @@ def test_text_search_finds_only_text_within_a_key_or_within_a_value() -> None:
         assert read(batch, Wanted(contains=text)) == []
 
 
-def test_excerpts_of_records_before_a_malformed_record_are_returned() -> None:
+def test_record_previews_before_a_malformed_record_are_returned_before_the_error() -> None:
     payload = b"".join(encode_record(0, delta, None, b"v%d" % delta) for delta in range(3))
     for wrong in (varint(-5) + bytes(20), varint(300) + bytes(20), varint(7) + b"\0\0\6\1\1\2\1"):
         steps = excerpt_steps(forged(payload + wrong, 4), Wanted(), MAX_BYTES)
@@ -119,7 +119,7 @@ def test_excerpts_of_records_before_a_malformed_record_are_returned() -> None:
             next(steps)
 
 
-def test_excerpts_are_returned_before_an_error_about_bytes_after_the_last_record() -> None:
+def test_record_previews_of_a_batch_with_trailing_bytes_are_returned_before_the_error() -> None:
     steps = excerpt_steps(forged(encode_record(0, 0, None, b"v") + b"rest", 1), Wanted(), MAX_BYTES)
     assert len(next(steps)[0]) == 1
     with pytest.raises(KafkaError, match="4 bytes follow"):
@@ -143,6 +143,6 @@ def test_text_search_does_not_find_text_in_null_or_empty_keys_and_values() -> No
     assert [each.offset for each in read(batch, Wanted(first=1))] == [1, 2]
 
 
-def test_record_timestamp_beyond_int64_is_capped_in_the_excerpt() -> None:
+def test_record_preview_limits_a_too_large_timestamp_to_int64() -> None:
     batch = forged(encode_record(2**62, 0, None, b"v"), 1, base_timestamp=2**63 - 1)
     assert [each.timestamp for each in read(batch)] == [2**63 - 1]

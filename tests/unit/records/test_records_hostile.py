@@ -160,7 +160,7 @@ def test_unpacking_a_batch_is_limited_to_max_bytes() -> None:
     assert outcome(lambda b: read_records(b, max_bytes=5000), batch) == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_batch_followed_by_other_bytes_is_not_accepted_as_one_batch() -> None:
+def test_reading_a_batch_with_trailing_bytes_fails_with_corrupt_message() -> None:
     assert outcome(read_records, EXAMPLE + b"x") == ErrorCode.CORRUPT_MESSAGE
 
 

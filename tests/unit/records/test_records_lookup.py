@@ -44,7 +44,7 @@ def test_the_first_record_at_or_after_a_timestamp_is_found(
 
 
 @pytest.mark.parametrize("spare", [0, 3])
-def test_offset_that_a_search_finds_is_in_the_range_of_the_batch_whatever_the_producer_wrote(spare: int) -> None:
+def test_offset_found_by_timestamp_is_within_its_batch_even_if_the_producer_wrote_wrong_offsets(spare: int) -> None:
     payload = b"".join(encode_record(time, delta, None, b"v") for time, delta in ((0, 9), (1, -5), (2, 2**31 - 1)))
     header = parse_header(batch_of([50, 51, 52]))._replace(last_offset_delta=2 + spare)
     batch = seal(header, payload) + payload

@@ -47,7 +47,9 @@ def content(records: list[Record]) -> list[NewRecord]:
 @pytest.mark.parametrize("codec", CODECS)
 @given(records=record_lists, base_offset=st.integers(0, 2**62))
 @settings(max_examples=examples(40), deadline=None)
-def test_a_batch_survives_building_and_reading(codec: Codec, records: list[NewRecord], base_offset: int) -> None:
+def test_records_read_from_a_batch_equal_the_records_it_was_built_from(
+    codec: Codec, records: list[NewRecord], base_offset: int
+) -> None:
     batch = build_batch(records, base_offset=base_offset, compression=codec)
     read = read_records(batch)
     assert content(read) == records
@@ -159,7 +161,7 @@ def test_every_record_of_a_log_append_time_batch_has_the_timestamp_of_the_batch(
     assert [r.timestamp for r in read_records(batch)] == [99, 99]
 
 
-def test_a_delete_horizon_is_stored_as_base_timestamp_and_does_not_change_record_times() -> None:
+def test_delete_horizon_in_the_base_timestamp_does_not_change_record_timestamps() -> None:
     batch = build_batch([(1, b"k", None, ()), (2, b"k", None, ())], delete_horizon_ms=5000)
     header = parse_header(batch)
     assert (header.delete_horizon_ms, header.max_timestamp) == (5000, 2)
@@ -180,7 +182,7 @@ def test_sequence_numbers_wrap_to_zero_after_the_largest_number(sequence: int, i
     assert header.last_sequence == result
 
 
-def test_a_batch_without_sequence_has_no_last_sequence() -> None:
+def test_last_sequence_of_a_batch_without_sequence_numbers_is_minus_one() -> None:
     assert parse_header(build_batch([(1, None, None, ()), (1, None, None, ())])).last_sequence == -1
 
 

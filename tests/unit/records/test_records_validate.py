@@ -148,7 +148,7 @@ def test_an_invalid_batch_of_a_client_is_refused(batch: bytes, code: ErrorCode) 
     assert error.message
 
 
-def test_incomplete_second_batch_is_ignored_as_in_kafka() -> None:
+def test_produce_ignores_an_incomplete_batch_after_the_first_batch_as_in_kafka() -> None:
     for tail in (b"x", BATCH[:30], BATCH[:-1]):
         assert stored(produced(BATCH + tail))[16:] == BATCH[16:]
 
@@ -195,7 +195,7 @@ def test_timestamp_bounds_do_not_apply_to_a_topic_with_log_append_time() -> None
     assert produced(build_batch([(0, b"k", b"v", ()), (2 * NOW, b"k", b"v", ())]), rules)
 
 
-def test_batch_with_log_append_time_from_a_producer_is_stored_with_create_time_or_refused_as_in_kafka() -> None:
+def test_batch_that_a_producer_sends_with_log_append_time_is_handled_as_in_kafka() -> None:
     batch = build_batch(RECORDS, log_append_time=NOW)
     error = refusal(batch, replace(RULES, log_append_time=True))
     assert isinstance(error, InvalidRecordsError)
@@ -249,7 +249,7 @@ def test_compacted_topic_accepts_a_record_with_an_empty_key() -> None:
     assert produced(build_batch([(NOW, b"", b"v", ())]), replace(RULES, keys_required=True))
 
 
-def test_records_without_a_key_are_found_although_timestamp_and_offset_deltas_are_long() -> None:
+def test_validation_finds_records_without_a_key_in_a_batch_of_thousands_of_records() -> None:
     records: list[NewRecord] = [(NOW + n * 1000, b"k" * 100 if n % 2 else None, b"v", ()) for n in range(3000)]
     error = refusal(build_batch(records), replace(RULES, keys_required=True))
     assert isinstance(error, InvalidRecordsError)
@@ -300,7 +300,7 @@ class Settings:
     cleanup_policy: frozenset[str] = frozenset({"delete"})
 
 
-def test_append_rules_are_computed_from_topic_configs() -> None:
+def test_topic_configs_decide_which_batches_are_accepted_and_how_they_are_stored() -> None:
     assert AppendRules.of(Settings()) == AppendRules(5000, False, 10, 20, None, None, False)
     special = Settings(
         message_timestamp_type="LogAppendTime",
@@ -313,7 +313,7 @@ def test_append_rules_are_computed_from_topic_configs() -> None:
     assert AppendRules.of(Settings(compression_type="snappy")).level is None
 
 
-def test_batch_with_a_large_unpacked_size_is_not_unpacked_during_its_append() -> None:
+def test_append_refuses_to_decompress_a_batch_whose_decompressed_size_may_be_large() -> None:
     """A few kilobytes may unpack to a million records, and examining them would block all other requests."""
     records: list[NewRecord] = [(NOW + 2 * HOUR, None, b"", ())] * (SLICE_RECORDS + 1)
     tiny = build_batch(records, compression=Codec.ZSTD)
@@ -329,7 +329,7 @@ def test_batch_with_a_large_unpacked_size_is_not_unpacked_during_its_append() ->
             validate_produced(batch, rules, base_offset=0, leader_epoch=0, now_ms=NOW)
 
 
-def test_search_for_invalid_timestamps_stops_after_the_maximum_number_of_record_errors() -> None:
+def test_validation_reports_a_limited_number_of_invalid_timestamps() -> None:
     records: list[NewRecord] = [(NOW + 2 * HOUR, None, b"", ())] * (20 * SLICE_RECORDS)
     batch = build_batch(records)
     header = parse_header(batch)
@@ -342,7 +342,7 @@ def test_search_for_invalid_timestamps_stops_after_the_maximum_number_of_record_
     assert slices <= MAX_RECORD_ERRORS // SLICE_RECORDS + 1
 
 
-def test_batch_that_was_unpacked_before_a_config_change_is_unpacked_again() -> None:
+def test_batch_is_decompressed_again_if_the_topic_config_changed_after_the_first_decompression() -> None:
     batch = build_batch([(NOW, b"k", bytes(100_000), ())], compression=Codec.ZSTD)
     old, new = replace(RULES, keys_required=True), replace(RULES, codec=Codec.LZ4)
     with pytest.raises(UnpackFirstError):

@@ -27,7 +27,7 @@ from penstock.replication.directory_move import (
 )
 
 
-def test_directory_move_copies_until_the_copy_has_caught_up_and_then_swaps() -> None:
+def test_directory_move_swaps_the_logs_after_the_copy_has_caught_up() -> None:
     state = MoveState.REQUESTED
     for event in (
         MoveEvent.STARTED,
@@ -42,12 +42,12 @@ def test_directory_move_copies_until_the_copy_has_caught_up_and_then_swaps() -> 
 
 
 @pytest.mark.parametrize("state", [MoveState.REQUESTED, MoveState.COPYING, MoveState.SWAPPING])
-def test_swap_is_impossible_before_the_copy_has_caught_up(state: MoveState) -> None:
+def test_directory_move_cannot_swap_the_logs_before_the_copy_has_caught_up(state: MoveState) -> None:
     with pytest.raises(ValueError, match="can't have the event"):
         after(state, MoveEvent.CONFIRMED)
 
 
-def test_a_swap_that_has_begun_can_fail_but_not_be_cancelled() -> None:
+def test_directory_move_that_has_begun_to_swap_the_logs_can_fail_but_not_be_cancelled() -> None:
     assert after(MoveState.SWAPPING, MoveEvent.FAILED) is MoveState.FAILED
     with pytest.raises(ValueError, match="can't have the event"):
         after(MoveState.SWAPPING, MoveEvent.CANCELLED)
@@ -55,7 +55,7 @@ def test_a_swap_that_has_begun_can_fail_but_not_be_cancelled() -> None:
 
 @pytest.mark.parametrize("state", [MoveState.DONE, MoveState.FAILED, MoveState.CANCELLED])
 @pytest.mark.parametrize("event", list(MoveEvent))
-def test_event_for_a_directory_move_that_has_ended_raises_an_error(state: MoveState, event: MoveEvent) -> None:
+def test_state_change_of_a_directory_move_that_has_ended_raises_an_error(state: MoveState, event: MoveEvent) -> None:
     with pytest.raises(ValueError, match="can't have the event"):
         after(state, event)
 
@@ -98,7 +98,7 @@ def test_request_to_move_a_replica_gets_the_same_error_code_as_in_kafka(
     assert decide(target, offline, replica, 40) == expected
 
 
-def test_directory_is_remembered_for_a_partition_that_does_not_exist_yet() -> None:
+def test_directory_of_a_move_request_is_stored_if_the_partition_does_not_exist_yet() -> None:
     expected = Decision(Action.REMEMBER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     assert decide("/b", False, None, 40, exists=False) == expected
 
@@ -108,7 +108,7 @@ def test_move_of_a_topic_with_a_name_too_long_for_the_directory_suffix_is_refuse
 
 
 @pytest.mark.parametrize(("size", "tail"), [(0, 1024), (100_000, 25_000), (1 << 30, 256 * 1024)])
-def test_number_of_bytes_that_a_swap_may_copy_depends_on_the_log_size(size: int, tail: int) -> None:
+def test_log_size_limits_the_bytes_that_the_swap_of_a_directory_move_may_copy(size: int, tail: int) -> None:
     assert tail_bytes(size) == tail
 
 
@@ -128,14 +128,14 @@ def test_number_of_bytes_that_a_swap_may_copy_depends_on_the_log_size(size: int,
         pytest.param((5, 5), (0, 5), None, Step(StepKind.ADVANCE_START, 5), id="all was deleted"),
     ],
 )
-def test_next_step_of_a_directory_move_follows_from_start_and_end_of_both_logs(
+def test_start_and_end_of_both_logs_decide_the_next_action_of_a_directory_move(
     current: tuple[int, int], future: tuple[int, int], cut_at: int | None, expected: Step
 ) -> None:
     assert next_step(Bounds(*current), Bounds(*future), cut_at) == expected
 
 
 @given(st.data())
-def test_repeated_steps_of_a_directory_move_give_both_logs_the_same_start_and_end(data: st.DataObject) -> None:
+def test_directory_move_makes_start_and_end_of_both_logs_equal(data: st.DataObject) -> None:
     offsets = st.integers(0, 30)
     start = data.draw(offsets)
     current = Bounds(start, start + data.draw(offsets))

@@ -38,7 +38,7 @@ def test_epoch_older_than_the_leaders_epoch_is_fenced_and_a_newer_epoch_is_unkno
         pytest.param(6, None, None, id="an epoch to come, an empty log"),
     ],
 )
-def test_end_of_the_newest_epoch_is_the_log_end_and_ends_of_older_epochs_are_in_the_epoch_list(
+def test_end_offset_of_the_newest_leader_epoch_is_the_log_end(
     epoch: int, latest: int | None, expected: tuple[int, int] | None
 ) -> None:
     assert newest_epoch_end(epoch, 5, latest, 100) == expected

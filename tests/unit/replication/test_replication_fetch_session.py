@@ -33,7 +33,7 @@ def test_first_fetch_of_a_session_names_all_partitions_and_later_fetches_only_ch
     assert ask(session, A, B, C) == ([], [])
 
 
-def test_partition_is_removed_from_a_fetch_session_once_and_only_if_the_session_has_it() -> None:
+def test_fetch_forgets_a_partition_once_and_only_if_the_session_contains_the_partition() -> None:
     session = begun(A, B)
     session.leave(A)
     session.leave(C)
@@ -49,7 +49,7 @@ def test_partition_that_is_followed_again_before_the_next_fetch_stays_in_the_ses
     assert ask(session, A, B) == ([A], [])
 
 
-def test_partition_that_leaves_a_session_after_its_fetch_position_changed_is_not_fetched() -> None:
+def test_fetch_omits_a_changed_partition_that_has_left_the_session() -> None:
     session = begun(A, B)
     session.mention(A)
     session.leave(A)

@@ -54,7 +54,7 @@ def test_a_follower_truncates_to_the_last_offset_it_may_share_with_the_leader(
         (0, 0, 0, Reset(ResetKind.STAY, 0)),
     ],
 )
-def test_follower_after_offset_out_of_range_truncates_to_the_leaders_end_or_restarts_at_its_start(
+def test_offset_out_of_range_makes_a_follower_truncate_or_restart_at_the_leaders_log_start(
     log_end: int, start: int, end: int, expected: Reset
 ) -> None:
     assert reset(log_end, start, end) == expected
@@ -79,13 +79,13 @@ def test_pause_after_fetch_errors_grows_up_to_replica_fetch_backoff_ms() -> None
         (-1, 0, (-1, -1), Answer.STALE),  # nothing was asked in this leader epoch
     ],
 )
-def test_fetch_answer_is_used_only_if_the_log_still_ends_at_the_fetched_offset(
+def test_follower_uses_a_fetch_answer_only_if_its_log_still_ends_at_the_fetched_offset(
     asked: int, log_end: int, diverging: tuple[int, int], expected: Answer
 ) -> None:
     assert answer(asked, log_end, *diverging) is expected
 
 
-def test_follower_retries_after_an_error_of_fetched_records_but_not_after_an_error_of_its_own_log() -> None:
+def test_follower_fetches_again_after_a_corrupt_message_but_not_after_a_storage_error() -> None:
     assert [is_final(code) for code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER)] == [
         True,
         True,

@@ -57,7 +57,7 @@ def test_high_watermark_waits_for_a_follower_that_may_join_the_isr() -> None:
     assert leader.high_watermark(12, 12, 5500, LAG_MS, {}) == 12  # only if it is eligible
 
 
-def test_high_watermark_uses_the_maximal_isr_until_an_isr_change_is_decided() -> None:
+def test_high_watermark_waits_for_an_added_replica_until_the_controller_decides_the_isr_change() -> None:
     leader = leading((1, 2))
     fetch(leader, 2, 10, end=10)
     fetch(leader, 3, 10, end=10)
@@ -80,7 +80,7 @@ def test_high_watermark_uses_the_maximal_isr_until_an_isr_change_is_decided() ->
         pytest.param(False, 5, True, id="a set that the controller had already"),
     ],
 )
-def test_a_smaller_isr_takes_effect_with_the_image_and_not_with_the_controllers_answer(
+def test_leader_uses_a_smaller_isr_only_after_the_metadata_image_contains_it(
     expands: bool, answered_epoch: int, counts: bool
 ) -> None:
     proposal = Proposal((1, 2), ((1, 11), (2, 12)), leader_epoch=3, partition_epoch=5, expands=expands)
@@ -149,7 +149,7 @@ def test_a_follower_may_join_the_isr_only_if_it_is_caught_up_and_registered_with
         ErrorCode.INELIGIBLE_REPLICA,  # an earlier attempt may still arrive and be granted
     ],
 )
-def test_leader_whose_isr_change_was_refused_keeps_the_larger_isr_until_a_newer_image_arrives(code: ErrorCode) -> None:
+def test_refused_isr_expansion_stays_in_effect_until_a_newer_metadata_image_arrives(code: ErrorCode) -> None:
     leader = leading((1, 2))
     fetch(leader, 3, 10, end=10)
     leader.expand(3, 11)

@@ -45,7 +45,7 @@ def test_consumer_in_the_rack_of_the_leader_or_in_an_unknown_rack_stays_with_the
     assert preferred_replica(leading(9, 9), BROKERS, "nowhere", 5) == -1
 
 
-def test_followers_that_are_out_of_sync_or_fenced_or_unregistered_or_lack_the_offset_are_skipped() -> None:
+def test_preferred_replica_is_live_and_in_sync_and_has_the_fetch_offset() -> None:
     assert preferred_replica(leading(8, 9, isr=(1, 2)), BROKERS, "near", 5) == 2
     fenced = {**BROKERS, 3: replace(BROKERS[3], fenced=True)}
     assert preferred_replica(leading(8, 9), fenced, "near", 5) == 2

@@ -19,7 +19,7 @@ BOUNDS = [Bounds(start, end) for start, end in combinations_with_replacement(OFF
 
 
 @pytest.mark.parametrize("current", BOUNDS, ids=lambda each: f"{each.start}-{each.end}")
-def test_directory_move_makes_any_future_log_equal_to_the_current_log(current: Bounds) -> None:
+def test_directory_move_makes_the_copy_equal_to_the_current_log_from_any_starting_point(current: Bounds) -> None:
     for future, cut_at in product(BOUNDS, (None, *OFFSETS)):
         start, end = future.start, future.end
         valid_end = end if cut_at is None else min(end, cut_at)  # records from here on may differ
@@ -49,7 +49,7 @@ def test_directory_move_makes_any_future_log_equal_to_the_current_log(current: B
         assert start == end or valid_end >= end, (current, future, cut_at, steps)
 
 
-def test_follower_whose_log_end_is_out_of_range_moves_to_the_nearest_end_of_the_leaders_log() -> None:
+def test_follower_whose_log_end_is_out_of_range_continues_within_the_log_of_the_leader() -> None:
     for leader, log_end in product(BOUNDS, range(6)):
         expected = Reset(ResetKind.STAY, log_end)
         if log_end > leader.end:
@@ -59,7 +59,7 @@ def test_follower_whose_log_end_is_out_of_range_moves_to_the_nearest_end_of_the_
         assert reset(log_end, leader.start, leader.end) == expected
 
 
-def test_controllers_answer_counts_only_in_its_leader_epoch_and_not_below_the_partition_epoch() -> None:
+def test_leader_ignores_an_alter_partition_answer_with_another_leader_epoch_or_an_old_partition_epoch() -> None:
     for leader_epoch, partition_epoch in product((4, 5, 6), (7, 8, 9)):
         image = PartitionImage(replicas=(1, 2), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=8)
         leading = Leading(1, image, 0, 0)
@@ -68,7 +68,7 @@ def test_controllers_answer_counts_only_in_its_leader_epoch_and_not_below_the_pa
         assert (leading.isr, leading.partition_epoch) == (((1,), partition_epoch) if counts else ((1, 2), 8))
 
 
-def test_request_with_an_older_or_newer_leader_epoch_gets_the_error_that_names_which() -> None:
+def test_older_leader_epoch_gets_fenced_and_newer_leader_epoch_gets_unknown_leader_epoch() -> None:
     check_leader_epoch(-1, 5)
     check_leader_epoch(5, 5)
     for asked, code in ((4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)):
@@ -77,7 +77,7 @@ def test_request_with_an_older_or_newer_leader_epoch_gets_the_error_that_names_w
         assert error.value.code is code
 
 
-def test_rate_of_a_copy_is_finite_right_after_its_first_bytes_and_covers_the_last_ten_seconds() -> None:
+def test_copy_rate_is_the_average_of_the_last_ten_seconds() -> None:
     rate = CopyRate()
     assert rate.per_second(3.0) == 0.0
     rate.add(100, 3.0)
@@ -98,7 +98,7 @@ def test_follower_that_is_one_fetch_behind_a_busy_leader_stays_in_sync() -> None
     assert follower.lag_ms(610, 62_000) == 62_000 - follower.caught_up_ms
 
 
-def test_image_with_the_partition_epoch_of_an_accepted_isr_still_changes_the_replicas() -> None:
+def test_metadata_image_with_the_current_partition_epoch_can_remove_replicas() -> None:
     image = PartitionImage(replicas=(1, 2, 3), isr=(1, 2), leader=1, leader_epoch=5, partition_epoch=8)
     leading = Leading(1, image, 0, 0)
     leading.expand(3, 11)
@@ -116,7 +116,7 @@ def test_follower_never_truncates_to_an_offset_beyond_its_log_end() -> None:
                 assert step.offset == min(high_watermark, 5)
 
 
-def test_leader_keeps_the_two_fetch_offsets_of_a_follower_that_went_back() -> None:
+def test_leader_remembers_both_offsets_if_a_follower_fetches_from_a_lower_offset() -> None:
     follower = Progress(2, 0, 0)
     for offset in (4, 4, 7):
         follower.on_fetch(offset, 0, 10, 0)

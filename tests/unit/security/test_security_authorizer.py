@@ -74,7 +74,7 @@ def test_read_of_a_topic_is_allowed_only_by_a_matching_acl_without_a_deny(acls: 
 
 
 @pytest.mark.parametrize("operation", [READ, WRITE, Operation.DELETE, Operation.ALTER, DESCRIBE, ALL])
-def test_acl_that_allows_read_write_delete_or_alter_allows_describe_but_its_deny_does_not_deny_describe(
+def test_allow_acl_for_read_or_write_implies_describe_but_a_deny_acl_does_not_deny_describe(
     operation: Operation,
 ) -> None:
     assert allows([acl(operation=operation)], DESCRIBE)
@@ -99,7 +99,7 @@ def test_resource_without_acls_is_open_only_if_allow_everyone_if_no_acl_found_is
     assert not allows([acl("*", principal="User:bob")], allow_without_acls=True)
 
 
-def test_allows_any_is_true_unless_deny_acls_cover_every_allowed_pattern() -> None:
+def test_user_may_write_to_some_topic_unless_deny_acls_cover_all_allowed_topics() -> None:
     def any_write(*acls: AclImage) -> bool:
         return Authorizer(acls).allows_any("User:ann", HOST, WRITE, TOPIC)
 
@@ -115,7 +115,7 @@ def test_allows_any_is_true_unless_deny_acls_cover_every_allowed_pattern() -> No
     assert not any_write(acl("orders", WRITE, prefixed=True), acl("or", ALL, deny=True, prefixed=True))
 
 
-def test_allows_any_follows_added_and_removed_acls() -> None:
+def test_permission_to_write_to_some_topic_changes_with_added_and_removed_acls() -> None:
     authorizer = Authorizer()
     question = ("User:ann", HOST, WRITE, TOPIC)
     allowed = acl(operation=WRITE)
@@ -131,7 +131,7 @@ def test_authorized_operations_are_returned_as_a_bit_field() -> None:
     assert bits == 1 << WRITE | 1 << DESCRIBE
 
 
-def test_super_users_property_is_split_at_semicolons_so_that_names_may_have_commas() -> None:
+def test_names_in_the_super_users_property_are_separated_by_semicolons_and_may_have_commas() -> None:
     assert parse_super_users("User:CN=a,O=b; User:admin;") == {"User:CN=a,O=b", "User:admin"}
     with pytest.raises(ValueError, match="'admin'"):
         parse_super_users("admin")

@@ -44,7 +44,7 @@ def test_special_characters_of_a_subject_are_escaped_as_java_escapes_them(value:
     assert distinguished_name(((("commonName", value),),)) == f"CN={written}"
 
 
-def test_attributes_without_a_short_name_are_written_as_java_writes_them(tmp_path: Path) -> None:
+def test_certificate_attributes_without_a_short_name_are_written_as_in_java(tmp_path: Path) -> None:
     subject = x509.Name(
         [
             x509.NameAttribute(NameOID.COUNTRY_NAME, "DE"),

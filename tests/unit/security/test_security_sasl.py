@@ -123,7 +123,7 @@ def test_scram_authorization_id_has_to_be_the_user_name_in_the_same_case(other: 
     assert server(ann="secret").step(b"n,a=ann,n=ann,r=nonce").startswith(b"r=nonce")
 
 
-def test_first_response_to_a_known_token_computes_no_salted_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scram_first_response_for_a_known_token_computes_no_password_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[bytes] = []
 
     def counting(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
@@ -146,7 +146,7 @@ def test_first_response_to_a_known_token_computes_no_salted_password(monkeypatch
     assert len(hashed) == 1
 
 
-def test_made_up_salt_of_an_unknown_user_depends_only_on_cluster_and_secret_and_name() -> None:
+def test_fake_salt_of_an_unknown_user_depends_only_on_cluster_and_secret_and_name() -> None:
     def salt(cluster_id: str, key: str | None, name: str) -> bytes:
         return credential_of_nobody(SHA_256, secret_of_nobody(cluster_id, key), name, ()).salt
 
@@ -175,7 +175,7 @@ def test_scram_nonce_that_is_not_ascii_fails_like_a_wrong_nonce() -> None:
     assert sasl.state is SaslState.FAILED
 
 
-def test_scram_client_refuses_a_server_that_does_not_know_the_credential() -> None:
+def test_scram_client_refuses_a_server_that_cannot_prove_that_it_knows_the_password() -> None:
     client = ScramClient(SHA_256, "ann", "secret", "clientnonce")
     final = client.step(server(ann="secret").step(client.first()))
     assert final is not None

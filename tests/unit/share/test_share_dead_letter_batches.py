@@ -55,7 +55,7 @@ def letter(offset: int, value: bytes = b"v", reason: Reason = Reason.REJECTED) -
     return DeadLetter(offset, 2, reason, Record(offset, 100 + offset, b"k", value, (("trace", b"7"),)))
 
 
-def test_dead_letter_with_a_copied_record_has_its_key_and_value_and_headers() -> None:
+def test_dead_letter_with_a_copied_record_has_the_key_and_value_and_headers_of_the_record() -> None:
     [batch] = batches(ORIGIN, [letter(5)], copy=True, now_ms=9_000, max_bytes=10_000)
     [record] = read_records(batch)
     assert (record.timestamp, record.key, record.value) == (9_000, b"k", b"v")

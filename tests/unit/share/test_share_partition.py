@@ -39,13 +39,13 @@ def deliver(share: SharePartition, times: int, batches: list[FetchedBatch], limi
         share.expire(limits, now_ms + 10_000)
 
 
-def test_records_of_a_batch_with_equal_state_are_stored_as_one_range() -> None:
+def test_share_partition_stores_consecutive_records_of_equal_state_as_one_range() -> None:
     share = SharePartition(0)
     assert share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0) == [(0, 9, 1)]
     assert len(share.window) == 1
 
 
-def test_acknowledging_single_records_splits_and_joins_ranges_of_equal_state() -> None:
+def test_acknowledging_single_records_of_a_share_partition_splits_and_merges_its_ranges() -> None:
     share = SharePartition(0)
     share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0)
     for offset in (4, 6, 5):
@@ -63,13 +63,13 @@ def test_share_fetch_acquires_whole_batches_unless_its_mode_is_record_limit() ->
     assert strict.next_fetch_offset() == 4
 
 
-def test_acquired_ranges_end_at_batch_boundaries_and_have_about_the_requested_batch_size() -> None:
+def test_acquired_records_are_returned_in_whole_batches_of_about_the_requested_size() -> None:
     share = SharePartition(0)
     batches = [FetchedBatch(first, first + 3) for first in range(0, 20, 4)]
     assert share.acquire(Wish("m", 500, batch_size=8), 0, batches, LIMITS, 0) == [(0, 7, 1), (8, 15, 1), (16, 19, 1)]
 
 
-def test_offsets_without_deliverable_records_are_archived() -> None:
+def test_share_partition_archives_offsets_without_deliverable_records() -> None:
     share = SharePartition(0)
     batches = [FetchedBatch(2, 3), FetchedBatch(4, 4, deliverable=False), FetchedBatch(8, 9)]
     assert share.acquire(Wish("m", 500), 0, batches, LIMITS, 0) == [(2, 3, 1), (8, 9, 1)]
@@ -88,7 +88,7 @@ def test_share_partition_at_its_record_lock_limit_delivers_only_released_records
     assert share.acquire(Wish("b", 500), 5, batches, limits, 0) == [(5, 5, 2)]
 
 
-def test_records_with_many_deliveries_are_delivered_in_smaller_batches() -> None:
+def test_records_that_were_delivered_often_are_delivered_again_in_smaller_batches() -> None:
     share = SharePartition(0)
     batch = [FetchedBatch(0, 7)]
     deliver(share, 3, batch)
@@ -117,7 +117,7 @@ def test_a_released_record_is_not_available_before_its_back_off_is_over() -> Non
         assert ranges(share) == [(0, 9, "AVAILABLE", deliveries)]
 
 
-def test_new_leader_restarts_back_offs_but_records_of_a_closed_session_get_no_back_off() -> None:
+def test_new_share_partition_leader_starts_the_retry_delay_of_released_records_again() -> None:
     limits = LIMITS._replace(retry_ms=1_000, max_retry_ms=60_000)
     stored = [StateBatch(0, 4, RecordState.AVAILABLE, 2), StateBatch(5, 9, RecordState.AVAILABLE, 0)]
     share = SharePartition(0, stored, limits, 50_000)
@@ -131,7 +131,7 @@ def test_new_leader_restarts_back_offs_but_records_of_a_closed_session_get_no_ba
     assert ranges(share) == [(0, 4, "DELAYED", 2), (5, 9, "AVAILABLE", 0)]
 
 
-def test_back_offs_of_many_ranges_end_a_limited_number_per_call() -> None:
+def test_one_call_ends_the_retry_delays_of_a_limited_number_of_ranges() -> None:
     limits = LIMITS._replace(retry_ms=1_000, max_retry_ms=60_000)
     stored = [StateBatch(each, each, RecordState.AVAILABLE, 1) for each in range(0, 10, 2)]
     share = SharePartition(0, stored, limits, 0)
@@ -143,7 +143,7 @@ def test_back_offs_of_many_ranges_end_a_limited_number_per_call() -> None:
     assert left == [3, 1, 0]
 
 
-def test_records_of_a_closed_session_whose_release_was_not_written_are_available_once_their_lock_expires() -> None:
+def test_unsaved_release_of_a_closed_session_leaves_records_locked_until_their_lock_expires() -> None:
     share = SharePartition(0)
     share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0)
     share.abandon("m")
@@ -190,7 +190,7 @@ def test_very_large_batch_is_acquired_in_several_fetches() -> None:
     ]
 
 
-def test_expiry_of_locks_handles_a_limited_number_of_ranges_per_call() -> None:
+def test_one_call_expires_the_locks_of_a_limited_number_of_ranges() -> None:
     share = SharePartition(0)
     share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0)
     accepted = share.acknowledge("m", [AcknowledgedRange(each, each, (1,)) for each in range(0, 10, 2)], LIMITS, 0)
@@ -208,7 +208,7 @@ def test_expiry_of_locks_handles_a_limited_number_of_ranges_per_call() -> None:
     st.lists(st.tuples(st.integers(0, 4), st.integers(1, 6), st.booleans()), min_size=1, max_size=8),
     st.integers(1, 5),
 )
-def test_parts_of_a_long_acknowledgement_contain_each_offset_once_and_in_order(
+def test_splitting_a_long_acknowledgement_keeps_each_offset_once_and_in_order(
     shapes: list[tuple[int, int, bool]], most: int
 ) -> None:
     share = SharePartition(0)
@@ -271,7 +271,7 @@ def test_a_refused_acknowledgement_changes_nothing(member: str, first: int, last
     assert ranges(share) == [(0, 9, "ACQUIRED", 1)]
 
 
-def test_offsets_without_a_stored_state_are_available_after_the_state_is_loaded() -> None:
+def test_loaded_share_partition_makes_offsets_without_a_stored_state_available() -> None:
     share = SharePartition(0, [StateBatch(4, 5, RecordState.ACKNOWLEDGED, 1)])
     assert ranges(share) == [(0, 3, "AVAILABLE", 0), (4, 5, "ACKNOWLEDGED", 1)]
     assert share.acquire(Wish("m", 500), 0, TEN, LIMITS, 0) == [(0, 3, 1), (6, 9, 1)]
@@ -305,7 +305,7 @@ class CountingWindow(Window):
         return super()._cut(offset)
 
 
-def test_releasing_all_locks_of_a_member_visits_each_range_once() -> None:
+def test_release_of_all_locks_of_a_member_takes_time_linear_in_its_ranges() -> None:
     share = SharePartition(0)
     limits = LIMITS._replace(max_record_locks=10_000, lock_duration_ms=1_000_000)
     share.window = CountingWindow(0)
@@ -322,7 +322,7 @@ def test_releasing_all_locks_of_a_member_visits_each_range_once() -> None:
     assert ranges(share) == [(0, 399, "AVAILABLE", 0)]
 
 
-def test_alternating_acknowledgement_types_of_one_request_are_applied_in_one_pass() -> None:
+def test_acknowledgement_with_alternating_types_rewrites_the_ranges_only_a_few_times() -> None:
     share = SharePartition(0)
     share.window = CountingWindow(0)
     share.acquire(Wish("m", 500), 0, [FetchedBatch(0, 399)], LIMITS, 0)
@@ -339,7 +339,7 @@ def test_alternating_acknowledgement_types_of_one_request_are_applied_in_one_pas
     st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5), st.integers(0, 2)), max_size=8),
     st.integers(0, 10),
 )
-def test_setting_the_states_of_many_ranges_at_once_equals_setting_them_one_by_one(
+def test_changing_many_record_ranges_at_once_has_the_same_result_as_one_by_one(
     sizes: list[tuple[int, int]], gaps: list[tuple[int, int, int]], first: int
 ) -> None:
     states = (RecordState.AVAILABLE, RecordState.ACQUIRED, RecordState.ARCHIVED)

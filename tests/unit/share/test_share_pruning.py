@@ -41,7 +41,7 @@ async def start(partition: Deleting) -> asyncio.Task[None]:
     return task
 
 
-def test_failed_deletion_while_a_share_coordinator_prunes_its_log_leaves_no_unhandled_exception() -> None:
+def test_share_coordinator_handles_a_failed_deletion_of_old_records_in_its_log() -> None:
     async def scenario() -> None:
         partition = Deleting()
         task = await start(partition)

@@ -74,7 +74,7 @@ def test_writes_of_share_states_are_merged_and_records_before_the_start_offset_a
     )
 
 
-def test_late_write_does_not_make_a_final_record_available_again() -> None:
+def test_late_write_of_a_share_state_does_not_make_an_acknowledged_record_available_again() -> None:
     driver = StateDriver()
     initialize(driver)
     read(driver)
@@ -95,7 +95,7 @@ def test_new_leader_fences_the_writes_of_the_earlier_leader() -> None:
     write(driver, leader_epoch=4)
 
 
-def test_write_with_the_state_epoch_before_an_alteration_of_offsets_is_fenced() -> None:
+def test_share_state_write_with_an_older_state_epoch_is_fenced_after_offsets_were_altered() -> None:
     driver = StateDriver()
     initialize(driver)
     read(driver)
@@ -107,7 +107,7 @@ def test_write_with_the_state_epoch_before_an_alteration_of_offsets_is_fenced() 
 
 
 @pytest.mark.parametrize("late", [1, 3])
-def test_write_of_a_deleted_share_group_is_fenced_after_the_state_of_a_new_group_was_read(late: int) -> None:
+def test_late_write_of_a_deleted_share_group_does_not_change_a_new_group_of_the_same_name(late: int) -> None:
     driver = StateDriver()
     initialize(driver, state_epoch=late)
     read(driver)
@@ -131,7 +131,7 @@ def test_write_to_a_new_share_group_is_fenced_until_a_leader_has_read_its_state(
 
 
 @pytest.mark.parametrize("state", [-1, 1, 5, 6, 99])
-def test_write_of_a_record_state_that_is_never_persisted_is_refused(state: int) -> None:
+def test_share_state_write_with_a_record_state_that_is_not_persistent_is_refused(state: int) -> None:
     driver = StateDriver()
     initialize(driver)
     read(driver)
@@ -215,7 +215,7 @@ BATCHES = st.lists(
 
 
 @given(BATCHES, BATCHES)
-def test_overlapping_state_batches_of_one_write_have_the_same_result_as_separate_writes(
+def test_overlapping_state_batches_in_one_write_have_the_same_result_as_in_separate_writes(
     before: list[StateBatch], batches: list[StateBatch]
 ) -> None:
     together, apart = StateDriver(), StateDriver()
@@ -265,7 +265,7 @@ def test_log_of_a_share_coordinator_is_pruned_even_if_one_share_partition_is_nev
     assert driver.reloaded(driver.shard.redundant_before()).remembered() == driver.shard.remembered()
 
 
-def test_copied_snapshot_of_a_share_partition_has_the_whole_state_of_the_partition() -> None:
+def test_snapshot_of_a_share_partition_contains_the_whole_state_of_the_partition() -> None:
     driver = StateDriver(updates_per_snapshot=10)
     initialize(driver)
     read(driver, leader_epoch=4)

@@ -32,7 +32,7 @@ def test_share_state_with_all_confirmed_writes_breaks_no_rule() -> None:
     assert checked.read(start=5) == []
 
 
-def test_rule_finds_a_share_state_without_a_confirmed_acknowledgement_or_start_offset() -> None:
+def test_rule_finds_a_share_state_that_lacks_a_confirmed_write() -> None:
     checked = Checked()
     checked.begin_write(DONE)(None)
     assert checked.read(DONE._replace(first=4)) == [
@@ -53,7 +53,7 @@ def test_share_state_may_lack_writes_that_were_not_confirmed_before_the_read_beg
     assert checked.problems == []
 
 
-def test_share_state_of_another_epoch_or_after_a_power_loss_may_lack_confirmed_writes() -> None:
+def test_share_state_may_lack_confirmed_writes_after_a_power_loss_or_in_a_new_state_epoch() -> None:
     checked = Checked()
     checked.begin_write(DONE)(None)
     assert checked.read(epoch=2) == []

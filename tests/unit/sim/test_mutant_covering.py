@@ -24,11 +24,11 @@ def covering(early: Sequence[str] = ()) -> Covering:
     return Covering.of_files({OWN: learned(own, early=early), SCENARIOS: learned(scenarios)})
 
 
-def test_mutant_is_tested_by_all_tests_that_call_its_function_and_the_most_specific_test_runs_first() -> None:
+def test_mutant_is_tested_first_by_the_test_that_calls_the_fewest_other_functions() -> None:
     assert covering().choose(MUTANT).tests == [f"{SCENARIOS}::narrow", f"{OWN}::wide"]
 
 
-def test_mutant_is_tested_within_a_limit_of_cpu_time_but_by_at_least_one_test() -> None:
+def test_at_least_one_test_runs_for_a_mutant_even_if_the_cpu_time_limit_is_zero() -> None:
     assert covering().choose(MUTANT, most_cpu_s=4.0).tests == [f"{SCENARIOS}::narrow", f"{OWN}::wide"]
     assert covering().choose(MUTANT, most_cpu_s=3.0).tests == [f"{SCENARIOS}::narrow"]
     assert covering().choose(MUTANT, most_cpu_s=0.0).tests == [f"{SCENARIOS}::narrow"]
@@ -69,7 +69,7 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_functions_that_a_test_file_calls_are_recorded_again_only_if_the_file_its_data_or_the_code_changed(
+def test_called_functions_of_a_test_file_are_recorded_again_only_after_a_change(
     repository: Path,
 ) -> None:
     cache, observer = repository / "mutants.tests.json", Observer()
@@ -87,7 +87,7 @@ def test_functions_that_a_test_file_calls_are_recorded_again_only_if_the_file_it
     assert observer.asked[4:] == [[OWN], [SCENARIOS]]
 
 
-def test_interrupted_recording_of_called_functions_continues_with_the_next_directory(repository: Path) -> None:
+def test_interrupted_recording_of_called_functions_continues_where_it_stopped(repository: Path) -> None:
     cache, observer = repository / "mutants.tests.json", Observer()
 
     def interrupted(files: Sequence[str]) -> dict[str, Learned]:

@@ -21,7 +21,7 @@ def frame(request: AlterPartitionRequest, version: int) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-def test_request_in_flight_is_recognised_by_its_api_key() -> None:
+def test_simulator_recognises_a_request_on_the_network_by_its_api_key() -> None:
     request = AlterPartitionRequest(broker_id=3, broker_epoch=7, topics=[])
     found = request_in(frame(request, 3), 56)
     assert (found.broker_id, found.broker_epoch) == (3, 7)
@@ -29,7 +29,7 @@ def test_request_in_flight_is_recognised_by_its_api_key() -> None:
     assert request_in(b"", 56) is None
 
 
-def test_held_request_still_arrives_after_its_sender_has_lost_the_connection() -> None:
+def test_request_delayed_by_the_simulated_network_arrives_after_its_sender_has_disconnected() -> None:
     async def app(cluster: SimCluster) -> list[str]:
         held: list[Endpoint] = []
 

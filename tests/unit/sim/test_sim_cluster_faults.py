@@ -33,7 +33,7 @@ def test_ring_fault_lets_each_machine_reach_only_two_neighbours(count: int, neig
         assert sum((name, other) not in cut for other in names if other != name) == neighbours
 
 
-def test_ring_fault_cuts_the_links_of_one_pair_of_three_machines_and_no_link_of_two_machines() -> None:
+def test_ring_fault_disconnects_one_pair_of_three_machines_but_no_pair_of_two_machines() -> None:
     assert len(ring(NAMES[:3], Random(1))) == 2
     assert ring(NAMES[:2], Random(1)) == []
 
@@ -90,7 +90,7 @@ def test_runs_of_a_single_machine_have_no_cluster_faults_and_no_aimed_faults() -
     assert kinds >= {*PROFILES["hostile"].cluster_faults, *PROFILES["hostile"].aimed}
 
 
-def test_faults_aimed_at_certain_requests_do_not_change_the_numbers_of_other_faults() -> None:
+def test_faults_at_certain_requests_do_not_change_the_numbering_of_other_faults() -> None:
     plans = [draw_plan(seed, "hostile", nodes=3, duration_s=60) for seed in range(20)]
     aimed = [sum(fault.index >= FIRST_AIMED for fault in plan.faults) for plan in plans]
     assert 0 < aimed.count(0) < len(aimed)
@@ -99,7 +99,7 @@ def test_faults_aimed_at_certain_requests_do_not_change_the_numbers_of_other_fau
         assert others == list(range(1, len(others) + 1))
 
 
-def test_a_seed_has_the_same_topics_and_actors_for_any_number_of_machines() -> None:
+def test_seed_gives_the_same_topics_and_simulated_clients_for_any_number_of_machines() -> None:
     alone, three = draw_plan(5, "hostile"), draw_plan(5, "hostile", nodes=3)
     assert [actor.kind for actor in alone.actors] == [actor.kind for actor in three.actors[: len(alone.actors)]]
     assert alone.topics == three.topics

@@ -37,13 +37,13 @@ def lost(at: float, *configs: ConfigChange, plan: Plan = PLAN) -> list[str]:
         (9.0, [switched("true", 5.0), switched(None, 12.0)], BROKEN),
     ],
 )
-def test_lost_record_breaks_the_rule_only_if_its_acknowledgement_promised_fsync(
+def test_lost_record_breaks_the_rule_only_if_the_record_was_acknowledged_after_fsync(
     at: float, configs: list[ConfigChange], broken: list[str]
 ) -> None:
     assert lost(at, *configs) == broken
 
 
-def test_fsync_config_counts_in_a_cluster_only_after_a_delay_and_only_if_it_stays_set() -> None:
+def test_rule_ignores_an_fsync_config_that_was_just_set_or_is_removed_later() -> None:
     cluster = replace(PLAN, layout=simple_layout(3))
     assert lost(9.0, switched("true", 5.0), plan=cluster) == []
     assert lost(30.0, switched("true", 5.0), plan=cluster) == BROKEN

@@ -62,7 +62,7 @@ def test_rule_finds_a_record_that_is_kept_long_after_its_retention_time() -> Non
     assert rules(PLAN, History(writes=[wrote(0, 10.0)]), view(0)) == []
 
 
-def test_duplicate_is_allowed_only_if_its_producer_may_have_expired_between_two_attempts() -> None:
+def test_duplicate_record_is_allowed_only_if_its_producer_id_expired_before_the_retry() -> None:
     plan = replace(PLAN, settings={"producer.id.expiration.ms": str(DAY_MS)}, topics=())
     twice = view(0, 1)
     twice.records[P][1] = twice.records[P][0]
@@ -84,7 +84,7 @@ def test_rule_finds_a_committed_offset_that_is_gone_before_its_retention_time() 
     assert rules(plan, history, found) == []
 
 
-def test_rule_reports_contradicting_answers_of_brokers() -> None:
+def test_rule_finds_brokers_whose_answers_contradict_each_other() -> None:
     assert rules(PLAN, History(contradictions=["t-0 starts at 5 and is stable up to 3 only"]), view()) == [
         "answers agree"
     ]

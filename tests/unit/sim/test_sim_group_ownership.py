@@ -123,7 +123,7 @@ def test_member_that_joins_again_after_its_session_expired_no_longer_holds_its_p
     assert told.broken == []
 
 
-def test_release_reported_in_a_heartbeat_without_an_answer_counts_as_a_release() -> None:
+def test_partition_counts_as_released_even_if_the_heartbeat_got_no_answer() -> None:
     told = Told()
     told.heartbeat("a", 1, [], [0, 1])
     told.heartbeat("a", 1, [0, 1], [0])
@@ -133,7 +133,7 @@ def test_release_reported_in_a_heartbeat_without_an_answer_counts_as_a_release()
     assert told.broken == []
 
 
-def test_partition_assigned_again_after_an_unanswered_release_is_held_again() -> None:
+def test_member_owns_a_partition_that_is_assigned_to_it_again_after_its_release() -> None:
     told = Told()
     told.heartbeat("a", 1, [], [0, 1])
     told.lose("a", 1, [0])

@@ -91,7 +91,7 @@ def test_check_removed_operator_removes_a_guard_or_one_half_of_its_condition() -
     ]
 
 
-def test_early_return_operator_ends_a_loop_after_one_iteration_and_a_function_before_its_last_loop() -> None:
+def test_early_return_mutation_adds_a_break_to_a_loop_or_a_return_before_the_loop() -> None:
     source = body("a.send()", "for each in b:", "    each.send()", returns=" -> None")
     assert texts(source, "early-return") == [
         body("a.send()", "return", "for each in b:", "    each.send()", returns=" -> None"),
@@ -122,7 +122,7 @@ def test_mutant_id_does_not_change_when_another_function_changes() -> None:
     assert kept <= {each.id for each in mutants_of(new, PATH, "log")}
 
 
-def test_mutant_is_put_into_one_of_two_halves_by_its_id_and_the_halves_have_similar_sizes() -> None:
+def test_id_of_a_mutant_decides_whether_the_mutant_is_held_out() -> None:
     mutants = all_mutants(ROOT, ["raft"])
     held_out = [each for each in mutants if each.half is Half.HELD_OUT]
     assert 0.4 < len(held_out) / len(mutants) < 0.6
@@ -176,7 +176,7 @@ def test_mutated_functions_are_named_with_their_classes() -> None:
     assert [name for _, name in functions(tree)] == ["A.f", "A.f.g", "h"]
 
 
-def test_saved_results_can_be_read_and_hide_the_code_changes_of_held_out_mutants(tmp_path: Path) -> None:
+def test_saved_results_omit_the_code_changes_of_held_out_mutants(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
     mutants = all_mutants(ROOT, ["replication"])
     outcome = Outcome(False, "", "", 1.0, 1, 0)
@@ -189,7 +189,7 @@ def test_saved_results_can_be_read_and_hide_the_code_changes_of_held_out_mutants
     assert {name for name, _ in again} == {line["id"] for line in lines}
 
 
-def test_surviving_mutant_is_run_again_with_a_larger_budget_but_a_killed_mutant_only_after_a_code_change() -> None:
+def test_larger_budget_runs_a_surviving_mutant_again_but_not_a_killed_mutant() -> None:
     survivor, killed = result("a", "sim", killed=False), result("a", "sim", killed=True)
     assert survivor.settles(60, "digest")
     assert not survivor.settles(61, "digest")

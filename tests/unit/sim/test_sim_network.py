@@ -140,7 +140,7 @@ def test_a_link_cut_in_one_direction_still_carries_bytes_in_the_other_direction(
     assert pair.server.data == b"held"
 
 
-def test_held_bytes_arrive_after_their_sender_has_given_up() -> None:
+def test_bytes_sent_over_a_cut_link_arrive_after_the_link_is_mended() -> None:
     pair = Pair()
 
     async def run() -> None:

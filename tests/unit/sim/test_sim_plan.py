@@ -19,7 +19,7 @@ def test_longer_run_of_a_seed_begins_with_the_faults_of_a_shorter_run() -> None:
     assert long.actors == short.actors
 
 
-def test_every_profile_draws_only_its_own_kinds_of_faults() -> None:
+def test_every_simulator_profile_plans_only_its_own_kinds_of_faults() -> None:
     for name, profile in PROFILES.items():
         kinds = {fault.kind for seed in range(30) for fault in draw_plan(seed, name).faults}
         assert kinds <= set(profile.faults)
@@ -32,7 +32,7 @@ def test_different_seeds_draw_different_kinds_of_faults_and_actors() -> None:
     assert len({tuple(actor.kind for actor in plan.actors) for plan in plans}) > 15
 
 
-def test_a_plan_can_be_reduced_to_the_named_faults_and_actors() -> None:
+def test_plan_of_a_simulated_run_can_be_reduced_to_the_named_faults_and_clients() -> None:
     whole = draw_plan(5, "hostile", duration_s=60)
     part = whole.only(faults=frozenset({2, 3}), actors=frozenset({1}))
     assert [fault.index for fault in part.faults] == [2, 3]

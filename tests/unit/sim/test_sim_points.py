@@ -54,7 +54,7 @@ def with_faults(*texts: str) -> Plan:
         ("/data", "data"),
     ],
 )
-def test_file_kind_follows_from_the_path_of_the_file(path: str, kind: str) -> None:
+def test_simulator_finds_the_kind_of_a_file_from_its_path(path: str, kind: str) -> None:
     assert file_kind(path).name == kind
 
 
@@ -114,7 +114,7 @@ def test_fault_point_names_the_role_of_the_machine_that_the_fault_hits() -> None
         "sync segment#9:error",
     ],
 )
-def test_fault_planned_for_a_message_or_disk_change_happens_there_and_breaks_no_rule(text: str) -> None:
+def test_fault_planned_for_a_certain_message_or_disk_write_happens_exactly_there(text: str) -> None:
     wanted = parse_point_fault(text)
     verdict = run_plan(with_faults(text))
     assert [str(violation) for violation in verdict.violations] == []
@@ -127,7 +127,7 @@ def test_run_with_the_same_seed_and_the_same_faults_has_the_same_trace() -> None
     assert run_plan(plan).digest == run_plan(plan).digest != recorded().digest
 
 
-def test_run_with_faults_at_points_repeats_the_recorded_run_up_to_its_first_fault() -> None:
+def test_run_with_planned_faults_equals_the_recorded_run_up_to_the_first_fault() -> None:
     verdict = run_plan(with_faults("BrokerHeartbeat request#9:hold"), record_points=True)
     passed = [(point.kind, point.nth) for point in verdict.points.passed]
     at = passed.index(("BrokerHeartbeat request", 9))
@@ -141,7 +141,7 @@ def test_command_that_repeats_a_run_names_its_faults_at_points() -> None:
 
 
 @pytest.mark.parametrize("text", ["Vote request", "Vote request#0:drop", "Vote request#1:burn", "write segment#2:drop"])
-def test_text_without_a_valid_fault_point_and_fault_is_refused(text: str) -> None:
+def test_invalid_text_of_a_planned_fault_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"(?i)fault"):
         parse_point_fault(text)
 
@@ -197,7 +197,7 @@ def test_runs_with_faults_at_points_add_their_faults_to_the_coverage() -> None:
     assert coverage.covered > 0
 
 
-def test_faults_are_placed_only_at_points_of_the_requested_kinds() -> None:
+def test_faults_are_planned_only_for_the_requested_kinds_of_messages() -> None:
     verdicts = list(point_runs(plan_of_three(), Coverage(), runs=1, kinds=("BrokerHeartbeat",)))
     assert {point.kind for point in verdicts[-1].plan.points} <= {"BrokerHeartbeat request", "BrokerHeartbeat answer"}
     assert verdicts[-1].plan.points

@@ -94,7 +94,7 @@ def test_simulator_does_not_erase_the_disk_of_a_voter_that_no_majority_could_rep
     assert "empty disk" not in told
 
 
-def test_machine_passes_role_changes_of_its_node_to_observers() -> None:
+def test_observer_of_a_simulated_machine_receives_role_changes_of_its_node() -> None:
     seen: list[tuple[str, NodeEvent]] = []
 
     def observe(machine: Machine, event: NodeEvent) -> None:
@@ -114,7 +114,7 @@ def test_machine_passes_role_changes_of_its_node_to_observers() -> None:
 
 
 @pytest.mark.parametrize("bug", ["vote-forgotten", "vote-not-synced"])
-def test_simulator_finds_planted_election_bugs_with_any_wording_of_events(
+def test_simulator_finds_planted_election_bugs_without_reading_event_texts(
     bug: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(QuorumRoleChanged, "__str__", lambda event: "another wording")

@@ -34,7 +34,7 @@ from penstock.sim.checks.taps import tapped
         "only a marker",
     ],
 )
-def test_rebuilt_transaction_may_begin_at_one_of_its_batches_or_before_the_log_start(
+def test_check_accepts_only_possible_first_offsets_of_a_rebuilt_transaction(
     after: int, batches: list[tuple[int, int]], start: int, right: set[int | None]
 ) -> None:
     transaction = Transaction(7, after, batches)

@@ -18,12 +18,12 @@ def test_record_is_committed_at_the_time_when_the_high_watermark_first_passes_it
     assert [known.time_of(offset) for offset in (0, 2, 3, 4, 5, 8, 9)] == [1.0, 1.0, 2.0, 2.0, 3.0, 3.0, float("inf")]
 
 
-def test_committed_end_before_an_epoch_counts_only_batches_of_earlier_epochs() -> None:
+def test_committed_end_offset_before_an_epoch_counts_only_earlier_epochs() -> None:
     known = committed(3, 5, 9)
     assert [known.end_before(epoch) for epoch in (1, 2, 3, 4)] == [0, 3, 5, 9]
 
 
-def test_allowed_loss_of_batches_is_counted_in_records_and_moves_the_committed_end_back() -> None:
+def test_allowed_loss_lowers_the_committed_end_offset_and_counts_the_lost_records() -> None:
     known = committed(3, 5, 9)
     known.cut(3)
     assert (known.end, known.records_excused, list(known.batches)) == (3, 6, [0])
@@ -40,7 +40,7 @@ class Counter:
         return self.value
 
 
-def test_tap_observes_each_call_of_a_method_inside_its_with_block() -> None:
+def test_method_observer_sees_each_call_only_inside_its_with_block() -> None:
     counter, seen = Counter(), []
     taps = [
         Tap(Counter, "add", lambda each, number: seen.append(("before", each.value, number)), before=True),

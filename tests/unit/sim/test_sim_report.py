@@ -41,7 +41,7 @@ def test_report_page_lists_the_broken_rules(tmp_path: Path) -> None:
     assert "All promises kept" not in page
 
 
-def test_report_page_of_a_cluster_has_lanes_for_machines_and_partition_leaders() -> None:
+def test_report_page_shows_a_timeline_for_each_machine_and_each_partition_leader() -> None:
     page = render(run_plan(draw_plan(1, "calm", nodes=3, duration_s=3)))
     for name in ("n1", "n2", "n3", "t0-0"):
         assert f">{name}</text>" in page

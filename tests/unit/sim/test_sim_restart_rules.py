@@ -51,7 +51,7 @@ def test_rule_finds_records_that_disappear_in_a_restart_without_a_deletion_reque
     ]
 
 
-def test_rule_finds_a_change_above_the_offset_of_a_deletion() -> None:
+def test_rule_finds_changed_records_above_the_offset_of_a_delete_records_request() -> None:
     assert found(look(0, range(20)), look(12, range(12, 20)), 11) == [
         "t-0 started at 0 and starts at 12 after a clean restart",
         "t-0 changed with a clean restart",

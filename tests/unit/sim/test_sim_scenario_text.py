@@ -6,7 +6,7 @@ from penstock.sim.run.scenario import run_script
 from penstock.sim.run.scenario_text import Line, parse
 
 
-def test_parser_of_scripts_drops_answers_and_keeps_remarks_and_blank_lines() -> None:
+def test_parser_of_scenario_scripts_keeps_comments_and_drops_old_outputs() -> None:
     assert list(parse("# why\n\n> do a\nold answer\n> do b\n")) == [
         Line("# why"),
         Line(""),
@@ -15,7 +15,7 @@ def test_parser_of_scripts_drops_answers_and_keeps_remarks_and_blank_lines() -> 
     ]
 
 
-def test_include_command_runs_another_script_and_shows_no_answers() -> None:
+def test_include_command_runs_another_script_without_showing_its_output() -> None:
     includes = {"inner": "> one\n1\n", "outer": "# both\n> include inner\n> two\n2\n"}
     assert list(parse("> include outer\n", includes)) == [Line("> include outer", ("one", "two"), shows_answers=False)]
 
@@ -31,5 +31,5 @@ def test_an_included_script_can_set_the_number_of_machines() -> None:
     assert found.startswith(script + "n")
 
 
-def test_run_of_a_script_replaces_its_old_answers_by_the_new_answers() -> None:
+def test_running_a_scenario_script_replaces_its_old_outputs_by_new_outputs() -> None:
     assert run_script("> topic t\nwrong\n> produce t a\na@7\n") == "> topic t\ncreated\n> produce t a\na@0\n"

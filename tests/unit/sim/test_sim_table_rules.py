@@ -70,7 +70,7 @@ def test_rule_finds_a_value_that_still_exists_at_the_end_of_the_run_although_a_t
     assert rules(PLAN, history, view()) == []
 
 
-def test_table_may_be_incomplete_after_a_power_loss_unless_all_acknowledgements_promise_fsync() -> None:
+def test_table_may_lose_records_in_a_power_loss_unless_all_records_are_synced_before_acks() -> None:
     history = History(writes=[wrote(1, 1), wrote(2, 2)], passes=[read(1)], power_losses=[4.0])
     fsync = replace(PLAN, topics=(replace(TABLE, fsync=True),), fsync_everywhere=True)
     assert rules(PLAN, history, view(2)) == []

@@ -37,7 +37,7 @@ def image(partition: PartitionImage) -> MetadataImage:
     return MetadataImage(offset=5, version=1, topics={"t": topic}, topics_by_id={TOPIC: topic})
 
 
-def test_story_of_a_run_contains_leader_changes() -> None:
+def test_log_of_a_simulated_run_contains_leader_changes() -> None:
     watched = Watched()
     watched.learn(FIRST, replace(FIRST, leader=2, leader_epoch=1, partition_epoch=1, isr=(2, 3)))
     assert watched.lines == ["leaders: t-0 n1", "leaders: t-0 n2"]

@@ -146,7 +146,7 @@ def test_injected_fetch_error_of_one_partition_leaves_the_other_partition_readab
     assert rule.hits == 2
 
 
-def test_fault_that_loses_replies_does_not_delay_the_stop_of_the_broker(
+def test_broker_stops_without_delay_although_a_fault_rule_holds_back_a_reply(
     penstock: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a request that is still held makes the stop wait for all of its grace, longer than `stop` itself may take

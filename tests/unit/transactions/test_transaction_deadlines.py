@@ -10,7 +10,7 @@ def deadline(at_ms: int, name: str = "tx") -> Deadline:
     return Deadline(at_ms, name, 1, 0, at_ms)
 
 
-def test_transaction_deadlines_are_due_once_and_in_order() -> None:
+def test_each_transaction_deadline_is_returned_once_and_in_order_of_time() -> None:
     deadlines = Deadlines()
     for at_ms, name in ((30, "c"), (10, "a"), (20, "b")):
         deadlines.add(deadline(at_ms, name))
@@ -49,7 +49,7 @@ def test_transaction_deadline_is_removed_from_memory_once_it_is_due() -> None:
     assert held() is None
 
 
-def test_only_the_last_deadline_of_each_transactional_id_is_due() -> None:
+def test_only_the_last_deadline_of_a_transactional_id_takes_effect() -> None:
     source = random.Random(3)
     deadlines = Deadlines()
     wanted: dict[str, int] = {}

@@ -55,7 +55,7 @@ def test_end_txn_before_transaction_version_2_does_not_change_the_producer_epoch
         (COMPLETE_ABORT, False, NONE),
     ],
 )
-def test_result_of_end_txn_before_transaction_version_2_depends_only_on_the_state(
+def test_end_txn_before_transaction_version_2_gets_the_error_code_of_the_transaction_state(
     state: State, commit: bool, code: ErrorCode
 ) -> None:
     driver = Driver()
@@ -99,7 +99,7 @@ NEXT, RETRY = 0, -1
         (COMPLETE_ABORT, RETRY, False, NONE, False),
     ],
 )
-def test_since_transaction_version_2_the_epoch_tells_a_retried_end_txn_from_the_next_end_txn(
+def test_coordinator_recognises_a_retried_end_txn_by_its_epoch_since_transaction_version_2(
     state: State, epoch: int, commit: bool, code: ErrorCode, ends: bool
 ) -> None:
     driver = Driver()
@@ -126,7 +126,7 @@ def test_ending_the_transaction_of_another_producer_is_refused(state: State, ver
     assert len(driver.journal) == written
 
 
-def test_end_txn_with_the_previous_epoch_of_another_producer_id_does_not_count_as_a_retry() -> None:
+def test_end_txn_with_another_producer_id_is_refused_and_not_treated_as_a_retry() -> None:
     driver = Driver()
     who = driver.in_state(COMPLETE_COMMIT)
     other = Answer(NONE, who.producer_id + 1, who.producer_epoch - 1)
@@ -175,7 +175,7 @@ def test_next_transaction_has_a_new_producer_id_when_the_epochs_are_used_up() ->
     assert driver.state() is ONGOING
 
 
-def test_markers_of_a_producer_at_the_last_epoch_have_the_largest_possible_epoch() -> None:
+def test_markers_of_a_transaction_at_the_largest_epoch_keep_the_largest_epoch() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(MAX_PRODUCER_EPOCH)
@@ -184,7 +184,7 @@ def test_markers_of_a_producer_at_the_last_epoch_have_the_largest_possible_epoch
     assert driver.markers[0].producer_epoch == MAX_PRODUCER_EPOCH
 
 
-def test_abort_after_a_timeout_does_not_exceed_the_largest_epoch() -> None:
+def test_abort_of_a_timed_out_transaction_does_not_exceed_the_largest_epoch() -> None:
     driver = Driver()
     driver.init()
     driver.add(driver.set_epoch(MAX_PRODUCER_EPOCH))
@@ -194,7 +194,7 @@ def test_abort_after_a_timeout_does_not_exceed_the_largest_epoch() -> None:
     assert driver.transaction().owner == (1001, 0)
 
 
-def test_coordinator_reload_during_a_change_of_the_producer_id_leads_to_the_same_state() -> None:
+def test_reloaded_coordinator_completes_a_commit_that_changes_the_producer_id() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)
@@ -274,7 +274,7 @@ def test_timeout_of_a_finished_transaction_changes_nothing(version: int) -> None
     assert driver.shard.next_deadline() is None
 
 
-def test_timeout_of_a_deleted_transactional_id_changes_nothing() -> None:
+def test_deleted_transactional_id_has_no_transaction_timeout() -> None:
     driver = Driver(config=TransactionConfig(id_expiration_ms=1))
     driver.in_state(COMPLETE_COMMIT)
     driver.now_ms += 1
@@ -302,7 +302,7 @@ def test_the_abort_of_a_timed_out_transaction_is_retried_while_no_producer_id_is
 # --- markers
 
 
-def test_late_or_repeated_marker_results_complete_no_other_transaction() -> None:
+def test_repeated_marker_result_of_one_transaction_does_not_complete_the_next_transaction() -> None:
     driver = Driver()
     first = driver.in_state(ONGOING)
     second = driver.commit(first)

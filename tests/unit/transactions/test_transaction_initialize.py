@@ -91,19 +91,19 @@ def test_init_producer_id_gets_a_retriable_error_while_no_producer_id_is_availab
 # --- KIP-360: a producer continues after an error
 
 
-def test_producer_that_continues_with_its_id_and_epoch_gets_the_next_epoch() -> None:
+def test_init_producer_id_with_the_current_id_and_epoch_returns_the_next_epoch() -> None:
     driver = Driver()
     who = driver.init()
     assert driver.init(expected=who) == Answer(NONE, 1000, 1)
 
 
-def test_retried_init_producer_id_of_a_continuing_producer_gets_the_same_epoch() -> None:
+def test_retried_init_producer_id_with_the_same_id_and_epoch_returns_the_same_answer() -> None:
     driver = Driver()
     who = driver.init()
     assert driver.init(expected=who) == driver.init(expected=who) == Answer(NONE, 1000, 1)
 
 
-def test_a_producer_cannot_continue_after_another_producer_has_started() -> None:
+def test_init_producer_id_of_an_old_producer_is_fenced_after_a_new_producer_has_started() -> None:
     driver = Driver()
     who = driver.init()
     on = driver.init(expected=who)
@@ -112,7 +112,7 @@ def test_a_producer_cannot_continue_after_another_producer_has_started() -> None
     assert driver.init(expected=on) == Answer(FENCED)
 
 
-def test_a_producer_with_another_producer_id_cannot_continue() -> None:
+def test_init_producer_id_with_an_unknown_producer_id_is_fenced() -> None:
     driver = Driver()
     driver.init()
     assert driver.init(expected=Answer(NONE, 999, 0)) == Answer(FENCED)

@@ -19,9 +19,7 @@ FOLLOWERS = {
 
 @pytest.mark.parametrize("before", State)
 @pytest.mark.parametrize("after", State)
-def test_transition_outside_of_the_table_of_transaction_states_raises_an_invariant_error(
-    before: State, after: State
-) -> None:
+def test_transaction_state_change_that_is_not_allowed_raises_an_invariant_error(before: State, after: State) -> None:
     txn = Transaction("tx", 1, 0, 1000, before)
     assert (before in COMES_FROM[after]) == (after in FOLLOWERS[before])
     if after in FOLLOWERS[before]:

@@ -46,7 +46,7 @@ def test_two_phase_commit_transaction_stays_open_until_it_is_ended() -> None:
 
 
 @pytest.mark.parametrize(("two_phase", "state"), [(True, State.ONGOING), (False, State.PREPARE_ABORT)])
-def test_transaction_kept_by_a_new_producer_times_out_unless_the_producer_uses_two_phase_commit(
+def test_transaction_that_a_new_producer_keeps_times_out_without_two_phase_commit(
     two_phase: bool, state: State
 ) -> None:
     driver = Driver(config=ENABLED)
@@ -101,7 +101,7 @@ def test_late_retry_of_end_txn_does_not_end_the_next_transaction() -> None:
     assert driver.state() is State.ONGOING
 
 
-def test_the_last_producer_to_keep_a_transaction_can_end_it_and_all_earlier_producers_are_fenced() -> None:
+def test_only_the_newest_producer_can_end_a_transaction_that_several_producers_kept() -> None:
     driver = Driver(config=ENABLED)
     first = prepared(driver)
     second = driver.init(two_phase=True, keep=True)
@@ -182,7 +182,7 @@ def test_end_txn_at_the_last_epoch_gives_a_new_producer_id_and_accepts_a_retry()
     assert driver.commit(kept) == ended
 
 
-def test_before_transaction_version_2_markers_of_a_kept_transaction_have_the_epoch_of_its_first_producer() -> None:
+def test_markers_of_a_kept_transaction_have_the_first_epoch_before_transaction_version_2() -> None:
     driver = Driver(config=ENABLED)
     who = driver.init(two_phase=True)
     driver.add(who, version=V1)
@@ -217,7 +217,7 @@ def test_only_the_last_initialized_producer_can_end_a_prepared_transaction(seed:
                 driver = driver.reload()
 
 
-def test_new_producer_id_gets_the_error_concurrent_transactions_until_the_old_markers_are_written() -> None:
+def test_add_partitions_gets_concurrent_transactions_until_the_previous_markers_are_written() -> None:
     driver = Driver()
     driver.init()
     who = driver.set_epoch(LAST_EPOCH)

@@ -45,7 +45,7 @@ def kept(cluster: Cluster, kind: str, **fields: Any) -> list[dict[str, Any]]:
 def test_event_topic_keeps_earlier_events_after_the_controller_was_killed() -> None:
     with Cluster(nodes=3, config=ENABLED) as cluster:
         first = cluster.controller
-        kept(cluster, "broker.unfenced")
+        until(lambda: {each["node"] for each in kept(cluster, "quorum.role")} == {1, 2, 3})
         cluster.kill(first)
         (fenced,) = kept(cluster, "broker.fenced", broker_id=first)
         assert fenced["node"] == cluster.controller != first

@@ -52,6 +52,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--package", choices=PACKAGES, action="append", help="only mutants of this package; repeatable")
     group.add_argument(
+        "--only", metavar="TEXT", action="append", help="only mutants whose id contains this text; repeatable"
+    )
+    group.add_argument(
         "--cpu-seconds",
         type=positive_float,
         default=DEFAULT_CPU_S,
@@ -65,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.sim.mutants.catalogue import Half, all_mutants, sample
+    from penstock.sim.mutants.catalogue import Half, all_mutants, naming, sample
     from penstock.sim.mutants.hook import ROOT
     from penstock.sim.mutants.results import ResultFile
     from penstock.sim.mutants.runner import Runner, has_tests
@@ -73,6 +76,10 @@ def run(args: argparse.Namespace) -> int:
     if not has_tests():
         raise Failure("mutants need the unit tests: run the command in a checkout of the repository", Exit.USAGE)
     half = [mutant for mutant in all_mutants(ROOT, args.package or ()) if mutant.half is Half(args.half)]
+    half = naming(half, args.only or ())
+    if not half:
+        texts = " or ".join(args.only)
+        raise Failure(f"no mutant of this half has {texts} in its id: give a file, a function or an id", Exit.USAGE)
     if args.reach:
         return _reach(args, half)
     drawn = sample(half, args.sample, args.seed or 0)

@@ -70,7 +70,7 @@ def test_sim_lists_the_planted_bugs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ack-before-fsync" in {each["name"] for each in json.loads(capsys.readouterr().out)}
 
 
-def test_sim_runs_with_the_same_coverage_file_add_up_their_covered_fault_points(
+def test_coverage_file_of_sim_accumulates_the_covered_fault_points_of_several_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--profile", "points", "--seconds", "2", "--coverage", str(tmp_path / "coverage.json")]
@@ -121,6 +121,7 @@ def test_sim_bridge_serves_real_clients_until_it_is_interrupted() -> None:
         ["--seed", "1", "--coverage", "coverage.json"],
         ["--seeds", "1..2", "--bridge", "0"],
         ["--seed", "1", "--bridge", "70000"],
+        ["--mutants", "--only", "no/such/file.py"],
         [],
     ],
 )

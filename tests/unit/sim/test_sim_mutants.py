@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli import sim_mutants
-from penstock.sim.mutants.catalogue import PACKAGES, Half, Mutant, all_mutants, mutants_of, mutated, sample
+from penstock.sim.mutants.catalogue import PACKAGES, Half, Mutant, all_mutants, mutants_of, mutated, naming, sample
 from penstock.sim.mutants.hook import ROOT
 from penstock.sim.mutants.places import functions
 from penstock.sim.mutants.results import WATCHDOG, Result, ResultFile
@@ -169,6 +169,12 @@ def test_summary_counts_and_names_functions_that_the_simulator_never_runs() -> N
     assert [(row["package"], row["functions"], row["reached"]) for row in rows] == [("log", 2, 1), ("all", 2, 1)]
     assert (rows[0]["mutants"], rows[0]["in_reached"], rows[0]["percent"]) == (3, 1, 33.3)
     assert unreached(mutants, {f"{PATH}::f"}) == [(f"{PATH}::g", 2)]
+
+
+def test_only_mutants_whose_id_contains_one_of_the_texts_are_measured() -> None:
+    mutants = mutants_of(body("return a < b", name="f") + "\n" + body("return a < b", name="g"), PATH, "log")
+    assert {each.function for each in naming(mutants, ["::g::", "::h::"])} == {"g"}
+    assert naming(mutants, []) == mutants
 
 
 def test_mutated_functions_are_named_with_their_classes() -> None:

@@ -111,6 +111,11 @@ def all_mutants(root: Path, packages: Sequence[str] = ()) -> list[Mutant]:
     return found
 
 
+def naming(mutants: Sequence[Mutant], texts: Sequence[str]) -> list[Mutant]:
+    """Returns the mutants whose id contains one of the texts; all of them if `texts` is empty."""
+    return [mutant for mutant in mutants if not texts or any(text in mutant.id for text in texts)]
+
+
 def sample(mutants: Sequence[Mutant], count: int | None, seed: int) -> list[Mutant]:
     """Draws `count` mutants in random order; None draws all of them. If a measurement is interrupted, the mutants
     tested so far are a fair sample, because the order is random."""

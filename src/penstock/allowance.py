@@ -1,5 +1,5 @@
-"""Limits the memory that a node uses for its clients. Grants memory by estimates, and now and then counts the memory
-that is really in use."""
+"""Limits the memory that a node uses for its clients. Callers estimate the memory that they need; at intervals, the
+memory that is really in use is counted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RECOUNT_MS = 60_000
 
 
 class Allowance:
-    """Grants memory up to `limit`. Adds the bytes granted since the last count to the bytes counted then."""
+    """Grants memory up to `limit`. The memory in use is the result of the last count plus the bytes granted since."""
 
     __slots__ = ("_counted_ms", "_counters", "_used", "limit")
 

@@ -88,7 +88,7 @@ def save(run: Run) -> None:
 
 
 def _path(name: str) -> Path:
-    """Returns the path of a run's file, which is inside the directory for any name of a run."""
+    """Returns the path of a run's file. The file is inside the directory, whatever the run's name contains."""
     return directory() / f"{quote(name, safe='')[:MAX_FILE_NAME]}.json"
 
 

@@ -151,7 +151,7 @@ def test_every_page_of_the_console_shows_its_data_in_light_and_dark_mode(
     opened.close()
 
 
-def test_user_of_the_console_creates_configures_writes_searches_trims_and_deletes_a_topic(console: Console) -> None:
+def test_console_can_create_and_configure_and_write_and_search_and_trim_and_delete_a_topic(console: Console) -> None:
     page = console.open("topics")
     page.get_by_role("button", name="Create topic…").click()
     page.get_by_label("Name", exact=True).fill("made")
@@ -209,7 +209,7 @@ def test_console_shows_html_in_names_and_values_as_text_and_never_executes_it(co
     page.wait_for_selector("h1:has-text('<b>night</b>')")
 
 
-def test_console_decodes_values_with_their_avro_schema_and_keys_as_protobuf_if_the_user_selects_it(
+def test_console_decodes_avro_values_by_their_schema_and_decodes_keys_as_protobuf_if_selected(
     console: Console,
 ) -> None:
     page = console.open("topics/invoices/messages")
@@ -238,7 +238,7 @@ def test_console_shows_a_dry_run_before_it_resets_the_offsets_of_a_group(console
     page.get_by_text("2 partitions moved, 0 refused.").wait_for()
 
 
-def test_user_of_the_console_archives_records_in_flight_of_a_share_group(console: Console, cluster: Cluster) -> None:
+def test_console_can_archive_the_in_flight_records_of_a_share_group(console: Console, cluster: Cluster) -> None:
     with cluster.client() as client, holding(client, "gang", "jobs"):
         page = console.open("share/gang")
         page.get_by_role("button", name="archive…").first.click()

@@ -77,7 +77,7 @@ def test_a_user_who_may_only_view_sees_every_page_without_buttons_that_change_so
     opened.close()
 
 
-def test_a_user_who_may_operate_changes_topics_and_is_told_why_users_cannot_be_changed(
+def test_user_with_the_role_operate_can_create_a_topic_and_is_told_why_a_user_cannot_be_added(
     browser: Any, broker: Broker
 ) -> None:
     opened = console_of(browser, broker, "bob", "b")

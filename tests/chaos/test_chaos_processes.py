@@ -89,11 +89,11 @@ def run_rounds(home: Path, rounds: int, writers: list[str], seed: int, pause: Pa
 
 
 @pytest.mark.timeout(180)
-def test_three_node_faults_in_a_row_lose_and_duplicate_no_record(tmp_path: Path) -> None:
+def test_no_record_is_lost_or_duplicated_when_nodes_fail_three_times_in_a_row(tmp_path: Path) -> None:
     run_rounds(tmp_path, 3, ["confluent"], SEED, SHORT_PAUSE_S)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(2700)
-def test_up_to_a_hundred_node_faults_in_a_row_lose_and_duplicate_no_record(tmp_path: Path) -> None:
+def test_no_record_is_lost_or_duplicated_when_nodes_fail_up_to_a_hundred_times_in_a_row(tmp_path: Path) -> None:
     run_rounds(tmp_path, 100, ["confluent", "kafka-python", "aiokafka"], SEED + 1000, LONG_PAUSE_S)

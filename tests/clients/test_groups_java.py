@@ -30,7 +30,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_kafkas_tools_describe_reset_export_and_delete_a_group_that_has_read_a_topic(
+def test_kafkas_tools_can_describe_and_reset_and_delete_a_group_that_has_read_a_topic(
     bootstrap: str, topic: NewTopicName, kafka_tool: KafkaTool, protocol: str
 ) -> None:
     name, group = topic(partitions=2), f"g-{secrets.token_hex(4)}"

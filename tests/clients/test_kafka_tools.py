@@ -40,7 +40,9 @@ API_VERSIONS = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 CLUSTER = "org.apache.kafka.tools.ClusterTool"
 
 
-def test_kafkas_tool_creates_describes_alters_lists_and_deletes_topics(bootstrap: str, kafka_tool: KafkaTool) -> None:
+def test_kafkas_tool_can_create_and_describe_and_alter_and_list_and_delete_topics(
+    bootstrap: str, kafka_tool: KafkaTool
+) -> None:
     def topics(*args: str, ok: bool = True) -> subprocess.CompletedProcess[str]:
         return kafka_tool(TOPICS, "--bootstrap-server", bootstrap, *args, ok=ok)
 

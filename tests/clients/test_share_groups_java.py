@@ -36,7 +36,7 @@ def start_at_earliest(kafka_tool: KafkaTool, bootstrap: str, group: str) -> None
     kafka_tool(CONFIGS, *where, "--add-config", "share.auto.offset.reset=earliest")
 
 
-def test_kafkas_console_share_consumer_and_share_groups_tool_read_and_describe_a_share_group(
+def test_kafkas_console_share_consumer_reads_records_and_the_share_groups_tool_describes_the_group(
     bootstrap: str, topic: NewTopicName, kafka_tool: KafkaTool
 ) -> None:
     def share_groups(*args: str, ok: bool = True) -> str:

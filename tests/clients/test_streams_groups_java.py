@@ -22,7 +22,7 @@ GROUPS = "org.apache.kafka.tools.GroupsCommand"
 RECORDS = 200
 
 
-def test_kafkas_streams_groups_tool_lists_describes_resets_and_deletes_a_group(
+def test_kafkas_streams_groups_tool_can_list_and_describe_and_reset_and_delete_a_group(
     tmp_path: Path, kafka_tool: KafkaTool
 ) -> None:
     require_jars(kafka.install_streams)

@@ -61,7 +61,7 @@ def test_every_transaction_scenario_of_the_java_client_succeeds(said: dict[str, 
     assert said.get(scenario, "did not run") == ""
 
 
-def test_kafkas_tool_lists_describes_and_aborts_a_hanging_transaction(
+def test_kafkas_tool_lists_and_describes_transactions_and_aborts_a_hanging_transaction(
     bootstrap: str, topic: NewTopicName, kafka_tool: KafkaTool
 ) -> None:
     def transactions(*args: str) -> str:

@@ -119,7 +119,7 @@ def test_metadata_of_an_unknown_topic_creates_the_topic_if_the_request_allows_it
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, 4, 12, 13])
-def test_metadata_describes_a_topic_that_it_created_at_once_while_kafka_needs_a_second_request(
+def test_metadata_request_that_creates_a_topic_also_describes_it_but_kafka_needs_a_second_request(
     peer: Peer, version: int
 ) -> None:
     (topic,) = peer.quietly(named(peer.unique("new"), create=True), version).topics

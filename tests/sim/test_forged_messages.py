@@ -25,7 +25,7 @@ UNAUTHORIZED = {"CLUSTER_AUTHORIZATION_FAILED", "TOPIC_AUTHORIZATION_FAILED"}
 @pytest.mark.parametrize(
     ("seed", "secured", "expected"), [(4, False, FENCED), (1, True, UNAUTHORIZED)], ids=["open", "login demanded"]
 )
-def test_node_refuses_forged_messages_as_fenced_and_on_secured_listeners_as_unauthorized(
+def test_node_refuses_forged_messages_with_epoch_errors_or_on_secured_listeners_as_unauthorized(
     seed: int, secured: bool, expected: set[str]
 ) -> None:
     whole = draw_plan(seed, "liars", nodes=3, duration_s=20)

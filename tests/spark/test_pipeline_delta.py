@@ -109,7 +109,7 @@ def _number_by_number(text: str) -> Any:
     return json.loads(text, parse_float=Decimal) if text else text
 
 
-def test_upsert_keeps_records_without_a_key_and_a_tombstone_deletes_the_row_of_its_key(
+def test_upsert_keeps_all_records_without_a_key_but_deletes_the_row_of_a_tombstones_key(
     shell: Shell, tmp_path: Path
 ) -> None:
     table = str(tmp_path / "table")

@@ -79,7 +79,7 @@ def expected(numbers: range) -> dict[str, list[int]]:
     return {f"k{key}": [n for n in numbers if n % 5 == key] for key in range(5)}
 
 
-def test_table_gets_new_records_of_its_topic_and_backfill_writes_them_up_to_a_time_to_a_new_topic(
+def test_table_follows_its_topic_and_backfill_writes_rows_up_to_a_given_time_to_a_new_topic(
     shell: Shell, broker: Broker, topic: str, tmp_path: Path
 ) -> None:
     table = str(tmp_path / "table")

@@ -93,7 +93,7 @@ def test_files_of_a_topic_are_read_by_a_user_with_read_on_the_topic(broker: Brok
 
 def test_files_of_a_topic_are_not_read_by_a_user_who_may_only_describe_it(broker: Broker) -> None:
     assert hints(broker, "secret", "auto") == {}
-    with pytest.raises(SourceError, match="has no READ on secret"):
+    with pytest.raises(SourceError, match="has no READ permission on secret"):
         hints(broker, "secret", "files")
 
 

@@ -161,7 +161,7 @@ def test_stream_reader_reports_wrong_options_in_its_first_method_call() -> None:
             call()
     reader.stop()
     wrong = StreamReader(WHERE, StructType([StructField("value", StringType())]))
-    with pytest.raises(SourceError, match="cast it afterwards"):
+    with pytest.raises(SourceError, match="cast the column after the read"):
         wrong.getDefaultReadLimit()
 
 

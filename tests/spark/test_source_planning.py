@@ -148,7 +148,7 @@ def test_schema_of_the_user_may_omit_columns_but_not_change_them(broker: Broker,
     assert [batch.to_pydict() for batch in reader.read(task)] == [{"offset": [0, 1, 2], "value": [b"0", b"1", b"2"]}]
     with pytest.raises(SourceError, match="column 'id', which topics don't have"):
         check_schema(StructType([StructField("id", LongType())]), options)
-    with pytest.raises(SourceError, match="gives column 'value' as string, but it is binary: cast it afterwards"):
+    with pytest.raises(SourceError, match="gives column 'value' the type string, but its type is binary: cast"):
         check_schema(StructType([StructField("value", StringType())]), options)
 
 

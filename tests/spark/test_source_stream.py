@@ -112,7 +112,7 @@ def test_stream_whose_next_records_were_deleted_stops_with_an_error_of_one_sente
     ("schema", "options", "sentence"),
     [
         (None, {"endingOffsets": "latest"}, "Ending offsets are for batch reads"),
-        ("value STRING", {}, "The schema gives column 'value' as string, but it is binary"),
+        ("value STRING", {}, "The schema gives column 'value' the type string, but its type is binary"),
     ],
 )
 def test_wrong_options_of_a_stream_are_reported_in_one_sentence(

@@ -158,7 +158,7 @@ def test_source_refuses_invalid_value_schemas_and_missing_value_options(options:
 
 
 def test_bad_value_fails_the_job_if_option_value_bad_is_fail() -> None:
-    with pytest.raises(SourceError, match="The value at offset 1 is not json with this schema"):
+    with pytest.raises(SourceError, match="The value at offset 1 is not valid json for this schema"):
         decoded([b"{}", b"x"], value_format="json", value_schema=PERSON, value_bad="fail")
 
 

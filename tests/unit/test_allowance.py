@@ -34,7 +34,7 @@ def test_memory_in_use_is_not_counted_again_at_every_refused_request_for_memory(
     assert held.counted == 2
 
 
-def test_memory_taken_without_a_request_counts_after_the_next_count() -> None:
+def test_memory_used_without_a_grant_is_noticed_when_memory_is_counted_again() -> None:
     held = Held()
     allowance = Allowance(100)
     allowance.counted_by(held)

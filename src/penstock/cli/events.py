@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
                 raise
             raise Failure(
                 "This cluster keeps no events: it has one broker, or penstock.events.topic.enable is false. "
-                "Each node's log and /v1/events have its own events.",
+                "See the log or /v1/events of each node for the events of that node.",
                 Exit.NOT_FOUND,
             ) from failure
     printed = last if args.output == "json" else map(_printed, last)

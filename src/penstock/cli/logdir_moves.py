@@ -93,8 +93,8 @@ def _refuse(node: int, partition: TopicPartition, directory: str, code: ErrorCod
             raise Failure(f"node {node} has no log directory {directory}: it has {known}", Exit.NOT_FOUND)
         case ErrorCode.REPLICA_NOT_AVAILABLE | ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             raise Failure(
-                f"node {node} has no replica of {replica} to move: the node remembers {directory} until it restarts, "
-                "and creates the replica there if it gets one",
+                f"node {node} has no replica of {replica} to move: if the node gets a replica of {replica} before it "
+                f"restarts, the replica is created in {directory}",
                 Exit.NOT_FOUND,
             )
         case ErrorCode.KAFKA_STORAGE_ERROR:

@@ -200,9 +200,10 @@ class _Show:
 
 
 def _repeating(work: Callable[[], None], at_once: Callable[[], bool], due: Callable[[], bool]) -> Callable[[], bool]:
-    """Returns a function that a loop calls again and again, until it returns True: when `due()` is true.
+    """Returns a function for a loop, which calls it until it returns True.
 
-    Each call runs `work` if the last run was some seconds ago, or if `at_once()` is true.
+    The function returns True when `due()` is true. Until then, each call runs `work` if its last run was some seconds
+    ago, or if `at_once()` is true.
     """
     every = REFRESH_S[0 if sys.stdout.isatty() else 1]
     last = 0.0

@@ -229,7 +229,7 @@ def progress(spark: Any, recording: Recording, lines: Lines) -> Iterator[None]:
 
 @contextmanager
 def progress_lines(line: Callable[[float], str]) -> Iterator[None]:
-    """Prints the text that `line` returns at intervals while the block runs. Used for work without Spark queries.
+    """Calls `line` at intervals while the block runs, and prints the text. Used for work without Spark queries.
 
     On a terminal the text is redrawn often; elsewhere a line is printed now and then.
     """

@@ -1,8 +1,8 @@
 """Parses kcat's -o: the positions at which `penstock consume` starts and stops.
 
-`beginning`, `end`, `stored`, an offset, `-N` for the last N records of every partition, `s@TIME` and `e@TIME` for a
-start and a stop by timestamp. A time is milliseconds since 1970 or an ISO date and time (in UTC unless it has a UTC
-offset).
+A position is `beginning`, `end`, `stored`, an offset, `-N` for the last N records of every partition, `s@TIME` for a
+start by timestamp, or `e@TIME` for a stop by timestamp. A time is milliseconds since 1970 or an ISO date and time (in
+UTC unless it has a UTC offset).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 seq 10 | penstock produce -t numbers
 echo "key:value" | penstock produce -t pairs -K :
-penstock produce -t blobs image.png          each file is one record; with -l each line of it
+penstock produce -t blobs image.png          each file is one record; with -l, each line is
 penstock consume -t old -J -e | penstock produce -t new -J
 """
 

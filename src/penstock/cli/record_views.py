@@ -1,8 +1,8 @@
 """Decodes keys and values for `penstock consume -s`, with the same code as the console.
 
--s avro                keys and values; -s value=avro for values alone
--r https://registry    schemas by the id in front of the data
---schemas DIR          schemas in files, such as orders-value.avsc
+-s avro                decodes keys and values; -s value=avro decodes only values
+-r https://registry    gets schemas from a registry, by the schema id in front of the data
+--schemas DIR          reads schemas from files, such as orders-value.avsc
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def security_of(args: argparse.Namespace, directory: str, first_node: str) -> It
 
 
 def _check(directory: str, first_node: str, *, secure: bool) -> None:
-    """Raises Failure if --secure does not fit existing data: the data was made with it, or without it."""
+    """Raises Failure if --secure is missing for data that was made with it, or given for data made without it."""
     from penstock.node.local_security import is_there
 
     formatted = os.path.exists(os.path.join(first_node, "meta.properties"))

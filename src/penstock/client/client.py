@@ -420,7 +420,10 @@ def _succeeded(attempts: list[asyncio.Task[BrokerConnection]]) -> BrokerConnecti
 
 
 def _give_up(attempt: asyncio.Task[BrokerConnection], chosen: BrokerConnection | None) -> None:
-    """Abandons an attempt to connect without waiting for its result. If the connection opens later, closes it."""
+    """Abandons a connection attempt, and does not wait for its result.
+
+    If the attempt still opens a connection, closes it, unless it is `chosen`.
+    """
 
     def drop(done: asyncio.Task[BrokerConnection]) -> None:
         if not done.cancelled() and done.exception() is None and done.result() is not chosen:

@@ -85,7 +85,9 @@ def credentials_of(properties: Mapping[str, str]) -> Credentials:
             raise ClientSecurityError(f"{name} is not supported: remove it, or use a supported property.")
     protocol = properties.get("security.protocol", "PLAINTEXT").strip().upper()
     if protocol not in PROTOCOLS:
-        raise ClientSecurityError(f"security.protocol is {protocol}: use {', '.join(PROTOCOLS)}.")
+        raise ClientSecurityError(
+            f"security.protocol is {protocol}, which is not supported: use {', '.join(PROTOCOLS)}."
+        )
     # A mechanism alone protects nothing, and existing Spark jobs name one without SASL.
     logins = (_SASL | TOKEN_PROPERTIES) - {"sasl.mechanism", "sasl.mechanisms"}
     asked = sorted(name for name in properties if name in logins)

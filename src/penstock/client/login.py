@@ -51,7 +51,7 @@ class Login:
 
     @property
     def who(self) -> str:
-        """Returns the name of the login in error messages."""
+        """Returns the words by which error messages name this login."""
         return f"user {self.username}"
 
     async def exchange(self) -> ClientExchange:
@@ -78,7 +78,7 @@ class TokenLogin:
 
     @property
     def who(self) -> str:
-        """Returns the name of the login in error messages."""
+        """Returns the words by which error messages name this login."""
         return "the access token"
 
     async def exchange(self) -> ClientExchange:

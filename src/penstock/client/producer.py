@@ -176,7 +176,7 @@ class Producer:
         return self._pending.open_batch((topic, partition), size) or self._new_batch((topic, partition))
 
     def _full(self, batch: PendingBatch | None) -> None:
-        """Lets later calls of `send` wait if the buffer is full. Sends the batch, if it is given and full."""
+        """If the buffer is full, makes later calls of `send` wait. If a full batch is given, sends it."""
         if self._pending.bytes >= self._settings.buffer_bytes:
             self._room.clear()
         if batch is not None and batch.size >= self._settings.batch_bytes:

@@ -8,7 +8,7 @@ from random import Random
 class Retry:
     """Determines the pauses between retries: each pause is twice as long as the previous pause, up to a maximum.
 
-    Each pause varies randomly by a fifth, so that clients don't retry at the same time.
+    Each pause is randomly up to a fifth shorter or longer, so that clients don't retry at the same time.
     """
 
     attempts: int = 40

@@ -73,7 +73,10 @@ class ShareAdmin:
         return [(topic.topic_name, part) for topic in found.topics for part in topic.partitions]
 
     async def alter_offsets(self, group: str, target: Mapping[TopicPartition, int]) -> list[Refusal]:
-        """Sets the start offsets of a group without members. Returns an error per refused partition, or one for all."""
+        """Sets the start offsets of a group without members.
+
+        Returns an error for each refused partition, or one error if the whole request was refused.
+        """
         topics: dict[str, altering.AlterShareGroupOffsetsRequestTopic] = {}
         for (name, index), offset in sorted(target.items()):
             topic = topics.setdefault(name, altering.AlterShareGroupOffsetsRequestTopic(topic_name=name, partitions=[]))
@@ -91,7 +94,10 @@ class ShareAdmin:
         ]
 
     async def delete_offsets(self, group: str, topics: Iterable[str]) -> list[Refusal]:
-        """Deletes a group's offsets in these topics. Returns an error per refused topic, or one for all."""
+        """Deletes a group's offsets in these topics.
+
+        Returns an error for each refused topic, or one error if the whole request was refused.
+        """
         wanted = [deleting.DeleteShareGroupOffsetsRequestTopic(topic_name=topic) for topic in topics]
         request = deleting.DeleteShareGroupOffsetsRequest(group_id=group, topics=wanted)
         answer = await self._client.ask_coordinator(group, request)

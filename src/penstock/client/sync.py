@@ -205,7 +205,7 @@ class Client:
 class SyncProducer:
     """Implements a producer for code without an event loop.
 
-    `send_many` passes all its records to the event loop's thread at once.
+    `send_many` passes all its records to the event loop's thread in one call.
     """
 
     def __init__(self, client: Client, settings: ProducerSettings | None) -> None:

@@ -71,7 +71,10 @@ class DescriptorPool:
         self._open.pop(file, None)
 
     def _evict(self, wanted: int) -> None:
-        """Closes `wanted` descriptors. Begins with files that were not used since the last eviction."""
+        """Closes `wanted` descriptors; fewer if threads use too many of them.
+
+        Begins with files that were not used since the last eviction.
+        """
         for file in list(self._open):
             if not wanted:
                 return

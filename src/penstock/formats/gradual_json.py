@@ -1,7 +1,7 @@
 """Parses JSON in Python code, so that other threads run meanwhile.
 
-The parser of the standard library in C keeps the interpreter's lock until it has finished: a megabyte of empty lists in
-a thread holds the event loop of the node for 60 ms.
+The standard library's parser is written in C and holds Python's GIL until it has finished: while a thread parses a
+megabyte of empty lists, the node's event loop is blocked for 60 ms.
 """
 
 from __future__ import annotations

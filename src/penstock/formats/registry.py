@@ -1,7 +1,8 @@
 """Gets schemas by their id from a schema registry with Confluent's API, and caches them. The calls block: use a thread.
 
 The id comes from the data, so a producer can choose any id. Therefore the number of cached ids is limited. An id that
-the registry does not know is not requested again for some time; after a failure of the registry, no id is.
+the registry does not know is not requested again for some time. After a failure of the registry, no id at all is
+requested for some time.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Registry:
             if urlsplit(url).scheme != "https":
                 Document(url, 0)  # refuses to send a password over http:// to other hosts than loopback
         if urlsplit(url).scheme not in ("http", "https") or urlsplit(url).query:
-            raise ValueError("the URL is not an http:// or https:// URL without a query")
+            raise ValueError("the URL must begin with http:// or https:// and must not have a query")
         self._document("")
         self._found: OrderedDict[int, Schema] = OrderedDict()
         self._failed: OrderedDict[int, tuple[float, str]] = OrderedDict()

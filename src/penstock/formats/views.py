@@ -131,9 +131,9 @@ class Viewing:
             self._room.spend(before, room)
 
     def _by(self, schema: Schema, framings: Sequence[bool], data: bytes) -> Any:
-        """Decodes the data with the schema, with and without a registry prefix in the order of `framings`.
+        """Decodes the data with the schema. Tries each of `framings`: True expects a registry prefix, False no prefix.
 
-        Returns the first result. If every attempt fails, raises the error of the first.
+        Returns the first result. If every attempt fails, raises the error of the first attempt.
         """
         problems = []
         for framed in framings:

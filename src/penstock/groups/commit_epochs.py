@@ -24,7 +24,7 @@ Held = Callable[[str], Mapping[int, int]]
 
 
 def names_no_member(request: TxnOffsetCommitRequest) -> bool:
-    """Returns True if a transactional commit has no member id, instance id and generation."""
+    """Returns True if a transactional commit has no member id, no instance id and no generation."""
     return request.generation_id == NO_EPOCH and not request.member_id and request.group_instance_id is None
 
 

@@ -113,7 +113,10 @@ def decode_offset_value(value: bytes) -> OffsetCommitValue:
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> JournalRecord | None:
-    """Decodes a record. Returns None for an unknown type, so that records of newer versions stay in the log."""
+    """Decodes a record. Returns None for an unknown type.
+
+    A newer version may have written such a record: it is not applied, but it stays in the log.
+    """
     if key is None or len(key) < 2:
         return None
     number = int.from_bytes(key[:2], "big")

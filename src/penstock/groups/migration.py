@@ -129,7 +129,7 @@ def can_downgrade(turn: Turn, group: ConsumerGroup, gone: Collection[str]) -> bo
 
 
 def downgrade(shard: GroupShard, turn: Turn, group: ConsumerGroup, gone: Collection[str]) -> None:
-    """Makes the remaining members a classic group, which rebalances to elect a leader."""
+    """Turns the group into a classic group of its remaining members, which rebalances to elect a leader."""
     journal.erase_group(turn, group)
     classic = ClassicGroup(group.group_id, state=State.STABLE, state_timestamp_ms=turn.wall_ms)
     classic.generation = group.epoch

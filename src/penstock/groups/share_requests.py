@@ -121,7 +121,7 @@ def _assignment(image: MetadataImage, partitions: Partitions) -> Assignment:
 
 
 def states_initialized(shard: GroupShard, turn: Turn, group_id: str, slots: Iterable[tuple[bytes, int]]) -> None:
-    """Lists partitions as initialized, once the share coordinator has their states.
+    """Marks partitions as initialized, because the share coordinator has created their states.
 
     No-op if the group no longer exists.
     """

@@ -1,5 +1,5 @@
-"""Estimates the memory of groups and members. Measures data from clients with `getsizeof`, and counts constants for all
-other data."""
+"""Estimates the memory of groups and members. Measures data from clients with `getsizeof`, and assumes a constant size
+for all other data."""
 
 from __future__ import annotations
 

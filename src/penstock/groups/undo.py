@@ -1,7 +1,7 @@
 """Undoes a heartbeat's changes in memory, when the coordinator's log refuses the records of the heartbeat.
 
 Durable state needs no undo, because refused records are not applied. But new groups, timers and other state that is not
-in the log change at once: this module undoes these changes.
+in the log change before the log accepts the records: this module undoes these changes.
 """
 
 from __future__ import annotations

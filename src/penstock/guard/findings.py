@@ -25,8 +25,8 @@ class Kind(Enum):
     def counts(self) -> bool:
         """Returns True if a confirmed finding of this kind counts against the accused node.
 
-        A wrong timestamp may come from a client, and a login may fail because of a wrong setting. That an end offset
-        went back is seen only by the leader, so the active controller first looks for the missing records itself.
+        A wrong timestamp may come from a client, and a login may fail because of a wrong setting. Only the leader sees
+        that an end offset went back, so the active controller first looks for the missing records itself.
         """
         return self not in (Kind.TIMESTAMP, Kind.AUTHENTICATION, Kind.END_OFFSET)
 

@@ -71,7 +71,10 @@ class ConnectionServer(Protocol):
     stopping: bool
 
     def admit(self, connection: HttpConnection) -> Response | None:
-        """Registers a connection. Returns None if it is admitted, else an error response for all but probes."""
+        """Registers a connection.
+
+        Returns None if the connection is admitted, else the error response for requests that are not probes.
+        """
         ...
 
     def refuse_unread(self, connection: HttpConnection, size: int) -> Response | None:

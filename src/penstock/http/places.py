@@ -4,10 +4,10 @@
                    └► at a limit ─► another connection can be closed ───► admitted, the other one is closed
                                  └► otherwise ──────────────────────────► on trial: only a probe is answered
 
-The server closes a connection for another one only if its peer reads a response too slowly, or if it has no request in
-progress. Slow readers are closed first, then idle connections; both from the host with the most connections. A probe is
-a request for `/livez` or `/readyz`. Connections on trial have their own limit, so probes are answered even by a busy
-server. At that limit, one of the connections on trial is closed.
+To make room for a new connection, the server closes only a connection whose peer reads a response too slowly, or a
+connection without a request in progress. Slow readers are closed first, then idle connections; both from the host with
+the most connections. A probe is a request for `/livez` or `/readyz`. Connections on trial have their own limit, so
+probes are answered even by a busy server. At that limit, one of the connections on trial is closed.
 """
 
 from __future__ import annotations

@@ -66,7 +66,9 @@ class Sampler:
                 failing = False
             except Exception:
                 if not failing:
-                    logger.exception("a sample for the console's history failed: each interval tries again")
+                    logger.exception(
+                        "a sample for the console's history failed: the next sample is taken after the usual interval"
+                    )
                 failing = True
             await asyncio.sleep(self._interval_s)
 
@@ -159,7 +161,8 @@ class Sampler:
     async def _sample_groups_of(
         self, node: int, at_ms: int, positions: dict[TopicPartition, Position], room: int
     ) -> int:
-        """Samples the lags of groups that another node coordinates. Returns the number of groups that it requested."""
+        """Samples the lags of groups that another node coordinates. Returns the number of groups whose
+        offsets it requested."""
         admin, asked = GroupAdmin(await self._facts.fresh_client()), 0
         try:
             async with asyncio.timeout(ASK_S):

@@ -41,7 +41,7 @@ class Handshakes:
     """Limits the number of TLS handshakes in progress, so that slow peers do not block other peers.
 
     If all hosts together have reached the limit, a new handshake ends the oldest handshake of the host that has the
-    most.
+    most handshakes in progress.
     """
 
     def __init__(self, tls: Callable[[], ssl.SSLContext]) -> None:
@@ -151,9 +151,11 @@ class HttpServer:
         return HttpConnection(self)
 
     def admit(self, connection: HttpConnection) -> Response | None:
-        """Registers a connection. At a limit, closes another connection for it, or puts the new connection on trial.
+        """Registers a connection. If a limit is reached, closes another connection, or admits the new connection only
+        for probes (`/livez`, `/readyz`).
 
-        Returns None if the connection is admitted, else the error response for requests that are not probes.
+        Returns None if the connection is admitted for all requests; otherwise the error response for requests that are
+        not probes.
         """
         from penstock.http.messages import TOO_MANY, TOO_MANY_OF_HOST
 

@@ -1,4 +1,4 @@
-"""Appends several batches at once: batches that coordinators build, and batches that followers fetch.
+"""Appends several batches in one call: batches that coordinators build, and batches that followers fetch.
 
 `Log.append_as_leader` itself appends the single batch of a client's request.
 """

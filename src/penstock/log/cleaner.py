@@ -80,7 +80,7 @@ class Cleaner:
                 await self.clean(chosen)
 
     async def clean_now(self, log: Log) -> CompactionResult | None:
-        """Compacts a log at once, even if little of it is dirty.
+        """Compacts a log immediately, even if little of it is dirty.
 
         Starts a new segment first, because the active segment is never compacted.
 

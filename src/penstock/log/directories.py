@@ -1,4 +1,4 @@
-"""Lists the log directories of a node, chooses the directory of a new log, and tracks failed directories."""
+"""Holds the log directories of a node, chooses the directory of a new log, and tracks failed directories."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_RESOLVED_PATHS = 1000
 
 
 class LogDirectories(Sequence[LogDir]):
-    """Lists the log directories for partitions, in the order of log.dirs.
+    """Holds the log directories for partitions, in the order of log.dirs.
 
     `metadata` is the directory of the metadata log; it may also be a directory for partitions.
     """

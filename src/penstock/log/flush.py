@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class FlushGoal(NamedTuple):
-    """Lists the data that a flush has to sync: records below an offset, segment files up to a size, and other files.
+    """Names the data that a flush has to sync: records below an offset, segment files up to a size, and other files.
 
     The other files are indexes, leader epochs and producer snapshots.
     """
@@ -38,7 +38,7 @@ class FlushGoal(NamedTuple):
 
 
 class TruncatedError(KafkaError):
-    """Raised to a request that waits for an fsync if its records were truncated: they never reach the disk."""
+    """Raised in a request that waits for an fsync, if its records were truncated and so never reach the disk."""
 
     def __init__(self, offset: int) -> None:
         message = f"Records below offset {offset} were truncated before they were synced: ask the present leader."

@@ -67,7 +67,7 @@ class FreeSpace:
         if usable < needed:
             self._refuse(path, now, needed, was=refused)
         elif refused:
-            logger.warning("log directory %s takes records of clients again: it has %d bytes left", path, usable)
+            logger.warning("log directory %s accepts records of clients again: it has %d bytes left", path, usable)
 
     def take(self, path: str, size: int) -> None:
         """Subtracts the bytes that a client is about to write. Raises KafkaError if less free space than the limit
@@ -96,7 +96,8 @@ class FreeSpace:
             return
         if watched.usable - size < watched.min_free:
             raise KafkaError(
-                ErrorCode.KAFKA_STORAGE_ERROR, f"{_reason(path, watched)}: free space, or choose another directory."
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                f"{_reason(path, watched)}: free some space, or choose another directory.",
             )
         watched.usable -= size
 

@@ -239,8 +239,8 @@ class FutureLog:
     async def flush(self) -> None:
         """Syncs the copied batches to disk, and removes the producer snapshot of the previous flush.
 
-        Each flush writes a snapshot. Without this removal, all these snapshots would have to be removed at once after
-        the swap.
+        Each flush writes a snapshot. Without this removal, all these snapshots would have to be removed together,
+        after the swap.
         """
         log = self.log
         await log.flush()

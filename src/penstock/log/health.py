@@ -1,7 +1,7 @@
 """Tracks whether a log can be used: a log is online until a disk error, and open until it is closed.
 
-After the first disk error the log takes no more writes, because the state of the disk is unknown until recovery at the
-next start. A lack of descriptors or memory is no failure of the disk: the log stays online.
+After the first disk error the log accepts no more writes, because the state of the disk is unknown until recovery at
+the next start. A lack of descriptors or memory is no failure of the disk: the log stays online.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class LogPlace:
 
 @dataclass(slots=True)
 class Found:
-    """Lists the files of a log's directory by kind."""
+    """Holds the files that a log's directory contains, by kind."""
 
     bases: list[int]
     snapshots: list[int]

@@ -3,7 +3,7 @@
 log_start_offset ≤ high_watermark ≤ log_end_offset        recovery_point ≤ flushed_offset ≤ log_end_offset
 
 An append either succeeds (file, indexes and offsets include it) or raises an error and changes nothing. After the
-first disk error the log takes no more writes: the state of the disk is unknown until recovery at the next start.
+first disk error the log accepts no more writes: the state of the disk is unknown until recovery at the next start.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class LogManager:
                 self._stored.acquire(directory, node_id, cluster_id)
             if all(directory.offline for directory in self.dirs):
                 reasons = "; ".join(f"{each.path}: {each.failure}" for each in self.dirs)
-                raise DirectoryError(f"No log directory can be used ({reasons}): free space or replace the disk.")
+                raise DirectoryError(f"No log directory can be used ({reasons}): free some space or replace the disk.")
             self._stored.finish_moves()
             for directory in self.dirs.all:
                 if not directory.offline:

@@ -94,8 +94,8 @@ def read_leaving(disk: Disk, path: str) -> frozenset[bytes]:
 def remove_leaving(disk: Disk, path: str) -> None:
     """Removes the leaving mark of the log in `path`, if there is a mark. Called if this log is the current log.
 
-    The removal is not synced. If a power loss restores the mark, the log stays offline only as long as the directory in
-    the mark is offline.
+    The removal is not synced, so a power loss may restore the mark. The log is then kept offline, but only while the
+    directory that the mark names (the target of the move) is offline: see `stays`.
     """
     if disk.exists(f"{path}/{LEAVING_MARK_FILE}"):
         disk.remove(f"{path}/{LEAVING_MARK_FILE}")
@@ -105,7 +105,7 @@ def stays(disk: Disk, path: str, directories: Iterable[LogDir]) -> bool:
     """True if the log in `path` is the current log of its partition. Called for a log that is in one directory only.
 
     Returns False if the log has a leaving mark for a directory that can't be read: the log may be old. The id of an
-    offline directory may be unknown, so every offline directory may be the directory in the mark.
+    offline directory may be unknown, so every offline directory may be the one that the mark names.
 
     Before it returns True, removes the leaving mark and, if no directory is offline, the adopted mark.
     """

@@ -28,8 +28,9 @@ Fetch = Callable[[int], Awaitable["Buffer"]]
 def segment_to_refill(log: Log, offset: int) -> tuple[Segment, int] | None:
     """Returns the sealed segment that holds `offset`, and the offset at which the segment ends.
 
-    Returns None if the segment can't be replaced now: it has uncommitted records, or the log is compacted, moved or
-    offline. The active segment is sealed first, so that it ends at the current end of the log.
+    Returns None if the segment can't be replaced now: it has uncommitted records, or the log is offline, is being
+    moved, or has the cleanup.policy compact. The active segment is sealed first, so that it ends at the current end of
+    the log.
     """
     if log.offline or log.is_moving or log.config.compact or not log.log_start_offset <= offset < log.high_watermark:
         return None

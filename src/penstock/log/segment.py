@@ -205,7 +205,7 @@ class Segment:
         self.account(header, self.size)
 
     def append_many(self, headers: list[BatchHeader], data: list[Buffer]) -> None:
-        """Writes several batches at once, and adds them to size and indexes."""
+        """Writes several batches with one call, and adds them to size and indexes."""
         if self._index is None:
             self._open_indexes()
         self.file.append(*data)

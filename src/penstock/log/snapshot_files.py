@@ -31,10 +31,10 @@ class SnapshotFiles:
         return f"{self._directory}/{offset:020d}{SNAPSHOT_SUFFIX}"
 
     def take(self, producers: ProducerStateManager) -> str | None:
-        """Writes a snapshot of the producer state at its offset. Returns the path of the new file, which the caller has
-        to sync.
+        """Writes a snapshot of the producer state, under the offset of this state. Returns the path of the new file,
+        which the caller has to sync.
 
-        Writes nothing and returns None if a snapshot with this offset or a higher offset exists.
+        Writes nothing and returns None if there is a snapshot with this offset or a higher offset.
         """
         offset = producers.map_end_offset
         if self.offsets and self.offsets[-1] >= offset:

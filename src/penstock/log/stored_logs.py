@@ -212,7 +212,8 @@ class StoredLogs:
         for known in self._table.with_name(key):
             if ZERO_UUID in (known.topic_id, place.topic_id) or known.topic_id == place.topic_id:
                 raise DirectoryError(
-                    f"{key[0]}-{key[1]} is in {known.log_dir} and in {place.log_dir}: move one of them away."
+                    f"{key[0]}-{key[1]} has two logs, one in {known.log_dir} and one in {place.log_dir}: "
+                    "move one of them away."
                 )
 
 

@@ -1,8 +1,8 @@
 """Matches texts with a pattern and returns the texts of its groups, within a fixed number of steps.
 
 The result is the same as that of a backtracking matcher, which prefers the first alternative and respects greedy and
-lazy repetitions. But the time is linear in the text: the matcher follows all alternatives at once, in their order, and
-joins alternatives that reach the same state. Python's `re` would try the alternatives one after the other. For a
+lazy repetitions. But the time is linear in the text: the matcher follows all alternatives in parallel, in their order,
+and joins alternatives that reach the same state. Python's `re` would try the alternatives one after the other. For a
 pattern such as `(.*?),OU=(.*?),O=…` this can take minutes, and a peer chooses the text (the subject of its
 certificate).
 """

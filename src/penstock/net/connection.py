@@ -154,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
         return 0.0 if self._mute_timer is None else max(0.0, self._muted_until - self._server.loop.time())
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` once, when the connection is closed; at once if it is closed already."""
+        """Calls `callback` once, when the connection is closed; immediately if it is closed already."""
         if self._transport is None:
             callback()
         elif self._on_close is None:

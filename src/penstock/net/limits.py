@@ -120,8 +120,8 @@ class ConnectionCounts:
             del self._by_host[host]
 
     def most(self) -> str:
-        """Returns the host with the most connections. If several hosts have the same number, the host that connected
-        first wins."""
+        """Returns the host with the most connections. If several hosts have equally many, returns the host that
+        connected first."""
         return max(self._by_host, key=self._by_host.__getitem__)
 
 

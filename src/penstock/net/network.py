@@ -131,7 +131,7 @@ class RealNetwork:
                     continue
                 raise
             if not sockets:
-                raise OSError(errno.EADDRNOTAVAIL, "the host has no address of this machine: use another host")
+                raise OSError(errno.EADDRNOTAVAIL, "no address of the host belongs to this machine: use another host")
             return sockets
         raise AssertionError
 

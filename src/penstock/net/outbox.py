@@ -48,7 +48,7 @@ class Outbox:
     def put(self, reply: list[Buffer]) -> None:
         """Adds a response, with its size in front, to the responses to write.
 
-        Writes all added responses at once if this response is large or if many responses were added.
+        Writes all added responses immediately if this response is large or if many responses were added.
         """
         size = sum(map(len, reply))
         buffers = self.buffers
@@ -62,7 +62,7 @@ class Outbox:
             self.flush()
 
     def put_watched(self, reply: WatchedReply, loop: asyncio.AbstractEventLoop) -> None:
-        """Writes a response at once, and calls the response's `sent` when the transport has sent all bytes."""
+        """Writes a response immediately, and calls the response's `sent` when the transport has sent all bytes."""
         self.put(reply)
         self.flush()
         self._look(reply, loop, 0.0)
@@ -100,7 +100,7 @@ class Outbox:
             self._budget.take(self.unsent_bytes)
 
     def read(self) -> None:
-        """Stops counting unsent bytes against the budget. Called when the peer has read the bytes, or when the
+        """Releases the bytes that `unread` counted against the budget. Called when the peer has read them, or when the
         connection is closed."""
         unsent, self.unsent_bytes = self.unsent_bytes, 0
         self._budget.give_back(unsent)

@@ -256,13 +256,15 @@ def check_trust(server: ssl.SSLContext, client: ssl.SSLContext) -> None:
 def _set_ciphers(context: ssl.SSLContext, names: list[str]) -> None:
     """Sets the cipher suites, from Java's names (TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256) or OpenSSL's names.
 
-    A list without any suite of TLS 1.3 disables TLS 1.3. Raises TlsError if the list contains only some suites of TLS
-    1.3, because Python can enable only all of them.
+    A list without any suite of TLS 1.3 disables TLS 1.3. Raises TlsError if the list contains some suites of TLS 1.3
+    but not all, because Python can't enable them separately.
     """
     new = {name for name in names if name.startswith(("TLS_AES_", "TLS_CHACHA20_"))}
     if new and not new.issuperset(_SUITES_OF_1_3):
         missing = ", ".join(sorted(_SUITES_OF_1_3 - new))
-        raise TlsError(f"ssl.cipher.suites lists only some suites of TLS 1.3: add {missing}, or list none.")
+        raise TlsError(
+            f"ssl.cipher.suites lists some but not all suites of TLS 1.3: add {missing}, or list no suite of TLS 1.3."
+        )
     old = [_openssl_name(name) for name in names if name not in new]
     if not new:
         context.maximum_version = ssl.TLSVersion.TLSv1_2

@@ -51,8 +51,8 @@ class Certificates:
         """Uses the dynamic configs of `image`, which was read from this node's own metadata log. They may be
         uncommitted.
 
-        A restarted node learns only from the quorum which configs are committed. But the quorum may refuse the
-        certificates of the properties file, if dynamic configs have replaced them. So the node can't wait.
+        A restarted node learns from the quorum which configs are committed. But the quorum may refuse the certificates
+        of the properties file, if dynamic configs have replaced them. So the node can't wait for the committed configs.
         """
         self._stored = image.broker_config(self._settings.node_id)
         self.renew()

@@ -347,8 +347,8 @@ class Node:
         logs.abandon()
 
     def _dispatch(self, broker: Broker) -> Dispatch:
-        """Returns the dispatcher of all listeners. It serves controllers at once, and clients once the broker is
-        ready."""
+        """Returns the dispatcher of all listeners. It serves controllers immediately, and clients as soon as the
+        broker is ready."""
         clients = Dispatcher(broker, times=broker.times)
         controllers = Dispatcher(broker, "CONTROLLER", broker.times)
 

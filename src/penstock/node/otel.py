@@ -95,7 +95,7 @@ class OtelExport:
             logger.info("the OpenTelemetry collector accepts metrics again")
         elif not sent and not self._failing:
             logger.warning(
-                "the collector of %s did not accept the metrics; the node retries at each interval", ENDPOINT
+                "the collector that %s names did not accept the metrics; the node retries at each interval", ENDPOINT
             )
         self._failing = not sent
 

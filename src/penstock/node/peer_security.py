@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class PeerSecurity:
-    """Holds the TLS context and the login with which this node connects to other nodes, on listeners with one name."""
+    """Holds the TLS context and the login with which this node connects to other nodes' listeners of a given name."""
 
     def __init__(self, settings: Settings, listener: str, mechanism_property: str) -> None:
         """Reads the settings. Raises ListenerError if they don't let this node authenticate to the listener."""

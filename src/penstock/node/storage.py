@@ -144,8 +144,8 @@ def check_formatted(disk: Disk, directories: Sequence[str]) -> None:
 
 
 def features_of(plan: FormatPlan) -> dict[str, int]:
-    """Returns the finalized features of a new cluster: the defaults of the release, changed to the levels in the
-    plan."""
+    """Returns the finalized features of a new cluster: the defaults of the release, except for the levels that
+    the plan sets."""
     level: int | None = MAX_METADATA_VERSION
     if plan.release_version is not None:
         level = metadata_version_level(plan.release_version)
@@ -265,7 +265,7 @@ def _check_controllers(plan: FormatPlan) -> None:
             f"{RESERVED_DIRECTORIES}, which are reserved: take one from `penstock storage random-uuid`."
         )
     if plan.initial_controllers and plan.joins:
-        raise StorageError("A node that joins a quorum takes no initial controllers: leave them out.")
+        raise StorageError("A node that joins an existing quorum can't have initial controllers: leave them out.")
 
 
 def _write_voters(disk: Disk, path: str, voters: tuple[Voter, ...], features: Mapping[str, int], now_ms: int) -> None:

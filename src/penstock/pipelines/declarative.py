@@ -1,7 +1,7 @@
 """Creates projects of Spark's declarative pipelines, runs them, and prints their events as they happen.
 
 A project has Spark's own format: `spark-pipeline.yml` and Python or SQL files with tables, views and flows. Penstock
-adds the session: a Java, the data source, a catalog in the project's directory, and no endless retries.
+adds the session: a Java runtime, the data source, a catalog in the project's directory, and no endless retries.
 """
 
 from __future__ import annotations

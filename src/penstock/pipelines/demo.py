@@ -96,7 +96,7 @@ def by_page(spark: Any, path: str) -> list[dict[str, Any]]:
 
 
 def to_compare(spark: Any, path: str) -> list[dict[str, Any]]:
-    """Returns each page's number of clicks and sum of times in the table, for `differences`."""
+    """Returns each page of the table with its clicks, its different ids and its total time, for `differences`."""
     from pyspark.sql import functions as f
 
     return _by_page(spark, path, f.countDistinct("id").alias("ids"), f.sum("ms").alias("ms"))

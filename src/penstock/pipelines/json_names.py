@@ -45,7 +45,7 @@ def field_of(column: str) -> str:
 def columns_by_field(columns: Iterable[str]) -> dict[str, str]:
     """Returns a dict from field names to the given column names.
 
-    A column that Penstock would name otherwise (for example `a.b`) belongs to the field with exactly this name.
+    A column whose name Penstock would have escaped (for example `a.b`) belongs to the field with exactly this name.
     """
     found = {}
     for column in columns:

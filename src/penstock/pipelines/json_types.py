@@ -5,8 +5,8 @@ The rules, which docs/pipelines.md states for users:
 - A null has no type. A field gets a column as soon as one of its values has a type. If its values have several types,
   the most frequent type wins.
 - Objects are structs, field by field; arrays have one type of elements. Both get new fields at any depth.
-- A field whose numbers are all integers of 64 bits is BIGINT. With other numbers, it is DOUBLE if a DOUBLE holds at
-  least as many of its numbers exactly as a DECIMAL(38,18), else DECIMAL(38,18).
+- A field whose numbers are all integers of 64 bits is BIGINT. Otherwise it is DOUBLE or DECIMAL(38,18): the type that
+  holds more of its numbers exactly, and DOUBLE if both types hold the same number of them.
 - A column keeps its type, except that smaller integers become BIGINT, and BIGINT and smaller decimals become
   DECIMAL(38,18), if a number needs it and the table supports it.
 - A field gets no column if its name differs from the name of a column only in case, if its object has `MOST_FIELDS`

@@ -56,7 +56,8 @@ class TableJob:
     def check(self) -> None:
         if self.format not in FORMATS or self.mode not in MODES:
             raise SourceError(
-                f"The table's format or mode is unknown: use {' or '.join(FORMATS)}, and {' or '.join(MODES)}."
+                f"The table's format or mode is unknown: use format {' or '.join(FORMATS)}, and mode "
+                f"{' or '.join(MODES)}."
             )
         if self.mode == "upsert" and self.format != "delta":
             raise SourceError("Parquet tables can't replace rows: use a Delta table for upserts.")

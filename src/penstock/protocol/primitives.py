@@ -92,8 +92,8 @@ def write_varint(value: int) -> bytes:
 
 
 def read_length(buf: Buffer, p: int) -> tuple[int, int]:
-    """Reads a compact length of several bytes. Returns the encoded number (length plus one), and the position after
-    it."""
+    """Reads a compact length that is encoded in several bytes. Returns the encoded number (length plus one), and the
+    position after it."""
     value, p = _read_unsigned(buf, p, _UVARINT_BYTES, _UINT32_MAX)
     if value > _INT32_MAX:
         raise DecodeError(f"a length of {value} is larger than any frame")

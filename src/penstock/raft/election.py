@@ -156,7 +156,7 @@ def on_begin_epoch(core: Core, ticket: int, request: BeginEpoch) -> None:
 def on_end_epoch(core: Core, ticket: int, request: EndEpoch) -> None:
     """Handles EndQuorumEpoch: the leader resigns, and names its preferred successors in order.
 
-    The first successor starts an election at once. Each later successor waits longer.
+    The first successor starts an election immediately. Each later successor waits longer.
     """
     error = leader_refusal(core, request.epoch, request.leader_id)
     if request.epoch < core.epoch:

@@ -218,7 +218,7 @@ def _correct_own_endpoints(core: Core, state: Leader) -> None:
 def begin_due_ms(core: Core, state: Leader, node_id: int, last_fetch_ms: int) -> int:
     """Returns the time at which the leader sends the next BeginQuorumEpoch to a voter.
 
-    The leader sends it at once in a new epoch, and repeats it at intervals while the voter does not fetch.
+    The leader sends it immediately in a new epoch, and repeats it at intervals while the voter does not fetch.
     """
     half = core.config.fetch_timeout_ms // 2
     fetched = last_fetch_ms + half if last_fetch_ms >= 0 else 0

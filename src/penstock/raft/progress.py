@@ -15,7 +15,7 @@ from penstock.raft.voters import ReplicaKey, VoterSet
 def caught_up_at(
     offset: int, leader_end: int, now_ms: int, *, earlier_end: int, earlier_ms: int, caught_up_ms: int
 ) -> int:
-    """Returns the time at which a follower last had all records of the leader. Computed at its fetch from `offset`.
+    """Returns the time at which a follower last had all records of the leader. The follower now fetches from `offset`.
 
     At the previous fetch, at the time `earlier_ms`, the leader's log ended at `earlier_end` (-1 without a previous
     fetch). A follower that now has the records below `earlier_end` was caught up at `earlier_ms`. So a follower that
@@ -108,8 +108,10 @@ class Replicas:
         return known or Replica(key)
 
     def observers(self, voters: VoterSet) -> list[Replica]:
-        """Returns the replicas that are not voters. If a node has fetched with several directories, returns only the
-        latest, unless the node is a voter."""
+        """Returns the replicas that are not voters.
+
+        If no voter has a node's id, returns only the replica of this node that fetched last.
+        """
         others = self._others(voters)
         return [one for one in others if one is self._latest[one.key.node_id] or voters.find(one.key.node_id)]
 
@@ -131,8 +133,8 @@ class Replicas:
     def heard_until_ms(self, voters: VoterSet) -> int | None:
         """Returns the latest time T for which a majority of the voters has fetched at T or later.
 
-        The leader itself counts as a voter that fetches all the time, if it is a voter. Returns None if the leader
-        alone is a majority.
+        A leader that is a voter counts as a voter that fetches all the time. Returns None if the leader alone is a
+        majority.
         """
         others = sorted((max(r.last_fetch_ms, self.since_ms) for r in self.of_voters(voters)), reverse=True)
         needed = voters.majority - (1 if voters.has(self.me) else 0)
@@ -154,7 +156,7 @@ def may_commit(offset: int, high_watermark: int, epoch_start: int) -> bool:
     """Returns True if the high watermark may advance to `offset`: the first record of the leader's own epoch is below
     it.
 
-    Without this rule, committed records could be lost. A majority may have records of an earlier epoch, and still a log
-    without these records can win an election if it has a later epoch.
+    Without this rule, committed records could be lost. Even if a majority has certain records of an earlier epoch, a
+    replica without these records can win an election if the last record of its log has a later epoch.
     """
     return offset > high_watermark and offset > epoch_start

@@ -284,6 +284,6 @@ def thinned_batch(header: BatchHeader, kept: list[RawRecord], horizon_ms: int | 
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """Returns a header without records that keeps offsets, epochs and the producer's last sequence."""
+    """Returns a batch without records. Its header keeps the offsets, the epochs and the producer's last sequence."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_FLAG)
     return seal(header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, records_count=0), b"")

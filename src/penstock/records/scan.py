@@ -23,7 +23,7 @@ Slices = Generator[None, None, T]
 
 #: Records of one slice, which takes less than a millisecond.
 SLICE_RECORDS = 1_000
-#: A batch with at most one slice of records and this many bytes is examined at once.
+#: A batch with at most one slice of records and this many bytes is examined in one step.
 SMALL_PACKED_BYTES = 16 * 1024
 SMALL_UNPACKED_BYTES = 64 * 1024
 

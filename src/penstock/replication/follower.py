@@ -3,8 +3,8 @@ returned step.
 
 Two logs diverge after an unclean election, or if the old leader wrote records that the new leader had not fetched. The
 leader's answer then names an epoch that both logs may have, and the end of this epoch in the leader's log (KIP-101). If
-the follower's log lacks this epoch, the follower truncates to the end of its last epoch before it and fetches again
-(KIP-279), until both logs agree.
+the follower's log lacks this epoch, the follower truncates its log to the end of the last earlier epoch in the log, and
+fetches again (KIP-279). It repeats this until both logs agree.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decides which operations a principal may do, with the rules of Kafka's StandardAuthorizer.
 
 1. A super user may do everything.
-2. ACLs apply if their resource pattern, principal and host match: a literal name, the wildcard `*`, or a prefix. All
-   spellings of an IP address match.
+2. An ACL applies if its resource pattern, its principal and its host match. A pattern is a literal name, the wildcard
+   `*`, or a prefix. All spellings of an IP address match.
 3. A matching DENY wins over every ALLOW, even if the pattern of the ALLOW is more specific.
 4. READ, WRITE, DELETE and ALTER imply DESCRIBE; ALTER_CONFIGS implies DESCRIBE_CONFIGS. ALL covers every operation. A
    DENY covers only its own operation; a DENY of ALL covers every operation.

@@ -1,6 +1,7 @@
 """Reads the attributes of a certificate's subject from its DER form.
 
-Java writes an attribute without a short name by its type, an object identifier. Python's `ssl` does not give this type.
+If an attribute's type has no short name, Java writes the object identifier of the type. Python's `ssl` does not return
+this identifier.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def parse_first(message: bytes) -> FirstMessage:
         values[name] = value
     bearer = _BEARER.fullmatch(values.get("auth", ""))
     if bearer is None:
-        raise SaslError("The OAUTHBEARER message has no field auth with a bearer token.")
+        raise SaslError("The OAUTHBEARER message has no field 'auth' with a bearer token.")
     return FirstMessage(bearer[1], (match[1] or "").replace("=2C", ",").replace("=3D", "="))
 
 

@@ -37,7 +37,7 @@ class Exchange(Protocol):
 
     @property
     def refusal(self) -> str | None:
-        """Returns the reason after the client was refused, or None. A refused client still sends one more message."""
+        """Returns why the client was refused; None if it was not. A refused client still sends one more message."""
         ...
 
     def step(self, message: bytes) -> bytes: ...
@@ -67,7 +67,7 @@ class SaslServer:
 
     @property
     def refusal(self) -> str | None:
-        """Returns the reason after the client was refused, as a text for the operator; otherwise None."""
+        """Returns why the client was refused, as a text for the operator; None if it was not refused."""
         return None if self._exchange is None else self._exchange.refusal
 
     @property

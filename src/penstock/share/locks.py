@@ -43,7 +43,7 @@ class Lock:
 def held(window: Window, locks: Collection[Lock], state: int, most: int) -> list[Run]:
     """Returns up to `most` ranges of records that the locks hold, in the order of their offsets.
 
-    Moves the start of the locks behind the returned records, so that the next call continues there. So the caller must
+    Moves the start of the locks past the returned records, so that the next call continues there. So the caller must
     change the state of all returned records. The result may be empty although the locks hold records, because one call
     examines a limited number of ranges.
     """

@@ -41,7 +41,7 @@ DELAYED = RecordState.DELAYED
 NO_BACKOFF = ShareLimits()
 #: Runs of records in the same state that one call looks at: they take about 10 ms.
 MAX_RUNS = 1000
-#: Records that are acquired at once from a batch. If a batch has more, the window does not contain the rest of it yet.
+#: Records of a batch that one call acquires. If a batch has more, the window does not contain the rest of it yet.
 MAX_BATCH_RECORDS = 10_000
 
 
@@ -249,7 +249,7 @@ class SharePartition:
                 position = stop
 
     def check(self, member: str, ranges: Iterable[AcknowledgedRange]) -> None:
-        """Raises KafkaError if the member may not acknowledge one of these records. Does not change the state."""
+        """Raises KafkaError unless the member may acknowledge all of these records. Does not change the state."""
         after = self.window.start
         for each in ranges:
             for run, _ in self._pieces(member, each._replace(types=each.types[:1])):
@@ -266,7 +266,7 @@ class SharePartition:
             )
 
     def abandon(self, member: str) -> None:
-        """Ends a member's locks, because its session is closed. Later calls of `release` release their records."""
+        """Ends a member's locks, because its session is closed. Later calls of `release` release the records."""
         self.locks.abandon(member)
 
     def release(self, limits: ShareLimits, most: int = PORTION) -> Transition | None:
@@ -291,9 +291,9 @@ class SharePartition:
     def operate(self, first: int, stop: int, kind: int, limits: ShareLimits) -> Transition | None:
         """Releases or archives the records in [first, stop) for an operator, no matter which member holds them.
 
-        A released record is available at once, and its last delivery does not count. Returns the state change to write;
-        None if the records only waited for the end of a back-off. Raises KafkaError if no record can be changed, or if
-        an acknowledgement of one of the records is being written.
+        A released record is available immediately, and its last delivery does not count. Returns the state change to
+        write; None if the records only waited for the end of a back-off. Raises KafkaError if no record can be changed,
+        or if an acknowledgement of one of the records is being written.
         """
         runs = list(self.window.runs(first, stop))
         if any(run.state == PENDING for run in runs):
@@ -353,7 +353,7 @@ class SharePartition:
     def _retried(self, first: int, stop: int, count: int, limits: ShareLimits, now_ms: int) -> tuple[int, int, int]:
         """Returns the new state, delivery count and owner of released records.
 
-        Released records are available at once, or after a back-off.
+        Released records are available immediately, or after a back-off.
         """
         backoff_ms = limits.backoff_ms(count)
         if not backoff_ms:
@@ -380,8 +380,8 @@ class SharePartition:
     def expire(self, limits: ShareLimits, now_ms: int, most: int = PORTION) -> list[StateBatch]:
         """Makes the records of expired locks available, or archives them if they have reached the delivery limit.
 
-        Also makes delayed records available when their back-off has ended. Returns the changes. They take effect at
-        once, and the caller should write them.
+        Also makes delayed records available when their back-off has ended. Returns the changes. They take effect
+        immediately, and the caller should write them.
         """
         for run in self._due(self.locks, now_ms, ACQUIRED, most):
             self._give_up(run, limits, now_ms)

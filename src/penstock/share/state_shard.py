@@ -102,7 +102,7 @@ class ShareStateShard:
     def see(self, image: MetadataImage, now_ms: int | None = None) -> None:
         """Replaces the metadata image.
 
-        The caller passes the time as `now_ms` if topics were deleted. Then `on_timers` is due at once.
+        The caller passes the time as `now_ms` if topics were deleted. Then `on_timers` is due immediately.
         """
         self.image = image
         if now_ms is not None:

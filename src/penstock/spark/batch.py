@@ -32,8 +32,8 @@ def batch_reader(options: Mapping[str, str], schema: StructType) -> DataSourceRe
     get only the rows that pass the filters of the first query.
 
     If push-down is off, which is Spark's default, Spark refuses a reader that accepts filters. Spark does not tell this
-    function about the setting. But with push-down on, Spark calls it in a special worker program, so it looks for this
-    program.
+    function about the setting. But with push-down on, Spark calls this function in a special worker program, so the
+    function checks whether it runs in that program.
     """
     parsed = parse_options(options)
     check_schema(schema, parsed)

@@ -242,8 +242,8 @@ class Planner:
     def file_hints(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, FileHint]:
         """Returns the log directory of each partition on its leader.
 
-        Tasks fetch all other partitions from the leaders. A topic that the client may not READ is left out, because its
-        files would show records that the authorizer refuses.
+        Leaves out partitions whose directory is not known: tasks fetch these partitions from the leaders. Leaves out
+        topics that the client may not READ, because their files would show records that the authorizer refuses.
         """
         wanted = sorted(set(partitions))
         if self._options.read_mode == "wire" or not wanted:
@@ -287,7 +287,7 @@ class Planner:
         }
         if self._options.read_mode == "files" and granted != topics:
             refused = ", ".join(sorted(topics - granted))
-            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"the client has no READ on {refused}")
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"the client has no READ permission on {refused}")
         return granted
 
     def _hints_of(self, node: int, members: list[TopicPartition]) -> dict[TopicPartition, FileHint]:

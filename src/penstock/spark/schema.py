@@ -73,5 +73,6 @@ def check_schema(schema: StructType, options: SourceOptions) -> None:
         if field.dataType != known:
             asked, there = field.dataType.simpleString(), known.simpleString()
             raise SourceError(
-                f"The schema gives column {field.name!r} as {asked}, but it is {there}: cast it afterwards."
+                f"The schema gives column {field.name!r} the type {asked}, but its type is {there}: "
+                "cast the column after the read."
             )

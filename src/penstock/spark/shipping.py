@@ -61,7 +61,7 @@ def opener() -> Opener:
             raise ModuleNotFoundError(
                 f'Tasks of format("penstock") need module {missing.name!r}, which {where} does not have: run executors '
                 "in an environment that has it (`penstock pipeline pack` makes one), and set PYSPARK_PYTHON and "
-                "PYSPARK_DRIVER_PYTHON to a path that is right for both.",
+                "PYSPARK_DRIVER_PYTHON to its Python, with a path that exists on the driver and on all executors.",
                 name=missing.name,
             ) from None
         made = kind.__new__(kind)

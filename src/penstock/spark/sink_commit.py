@@ -144,8 +144,8 @@ def _check_prepared(client: Client, prepared: Iterable[Prepared], found: Iterabl
     for name, state in sorted(set(prepared).difference(found)):
         if client.run(_describe(client.asynchronous, name)) != state:
             raise SourceError(
-                f"Transaction {name} was ended by another producer or an operator before the batch was decided: "
-                "restart the query, which writes the batch again."
+                f"Transaction {name} was ended by another producer or an operator before the query decided to commit "
+                "the batch: restart the query, which writes the batch again."
             )
 
 

@@ -111,8 +111,8 @@ def _decided(client: Client, task: Task) -> bool:
 def _take_free_id(client: Client, options: SinkOptions, task: Task, two_phase: bool) -> tuple[SyncProducer, str]:
     """Returns a producer and its transactional id: the first id of the task without an open transaction.
 
-    An id with an open transaction is skipped, because a recorded decision may commit this transaction. Another producer
-    with the same id that has not written yet is fenced. Raises SourceError if no id is free.
+    An id with an open transaction is skipped, because a recorded decision may commit this transaction. An earlier
+    producer that has the chosen id, and no open transaction, is fenced. Raises SourceError if no id is free.
     """
     found = _first_free_id(client, options, task, two_phase)
     if found is None:  # as many drivers have died between prepare and decide
@@ -120,7 +120,7 @@ def _take_free_id(client: Client, options: SinkOptions, task: Task, two_phase: b
         found = _first_free_id(client, options, task, two_phase)
     if found is None:
         raise SourceError(
-            f"Task {task.slot} has {PLACES} open transactions that are decided but not committed: "
+            f"Task {task.slot} has {PLACES} open transactions that the query decided to commit but has not committed: "
             "restart the query, or end these transactions with `penstock txn terminate`."
         )
     return found

@@ -154,7 +154,7 @@ def _from_wire(
 def after_loss(client: Client, options: SourceOptions, task: ReadTask, position: int) -> int:
     """Returns the offset at which to continue after OFFSET_OUT_OF_RANGE: the record at `position` was deleted.
 
-    Raises SourceError with failOnDataLoss. Gaps inside the log do not cause this error.
+    With failOnDataLoss, raises SourceError instead. Gaps inside the log do not cause OFFSET_OUT_OF_RANGE.
     """
     key = (task.topic, task.partition)
     first = client.list_offsets({key: EARLIEST})[key].offset

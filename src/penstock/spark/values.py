@@ -62,7 +62,9 @@ class ValueDecoder:
         if self._value.bad == "fail" and len(bad):
             offset = columns["offset"][int(bad[0])].as_py()
             reason = _by_row(reasons)[0]
-            raise SourceError(f"The value at offset {offset} is not {self._value.format} with this schema: {reason}")
+            raise SourceError(
+                f"The value at offset {offset} is not valid {self._value.format} for this schema: {reason}"
+            )
         if not len(bad):
             found |= {BAD_VALUE: pa.nulls(len(raw), pa.binary()), BAD_REASON: pa.nulls(len(raw), pa.string())}
             return found

@@ -1,6 +1,6 @@
 """Makes Python workers start in a third of the time, and lets a task end without a long garbage collection.
 
-Spark puts archives of its Python sources and a jar at the start of Python's path, and every worker compiles the sources
+Spark puts a jar and archives of its Python sources at the start of Python's path, and every worker compiles the sources
 again. An installed PySpark has compiled modules. So Spark starts a small script instead of Python. The script removes
 the archives from the path.
 """

@@ -49,7 +49,7 @@ def _timeout_ms(shard: TransactionShard, asked_ms: int, two_phase: bool) -> int:
         if not 0 < asked_ms <= shard.config.max_timeout_ms:
             raise KafkaError(
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
-                "transaction.timeout.ms must be above 0 and at most transaction.max.timeout.ms: change it.",
+                "transaction.timeout.ms must be above 0 and at most transaction.max.timeout.ms: set another timeout.",
             )
         return asked_ms
     if not shard.config.two_phase_commit:

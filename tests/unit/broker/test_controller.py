@@ -289,7 +289,7 @@ def test_broker_whose_process_is_killed_is_fenced_at_once() -> None:
     assert "refused" in (failover.how or "")
 
 
-def test_broker_whose_listener_closes_shortly_after_its_connection_is_fenced_at_once() -> None:
+def test_broker_is_fenced_as_soon_as_its_listener_closes_if_its_connection_closed_shortly_before() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
         stage.connections[1].close()
@@ -343,7 +343,7 @@ def test_closing_an_old_connection_does_not_fence_a_broker_that_has_a_new_connec
     play(script)
 
 
-def test_new_controller_fences_a_broker_that_refuses_connections_at_once_and_a_silent_broker_later() -> None:
+def test_new_controller_immediately_fences_a_broker_that_refuses_connections_and_later_a_silent_broker() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2, 3)
         stage.topic(PARTITION)

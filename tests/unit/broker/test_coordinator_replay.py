@@ -70,7 +70,7 @@ def test_coordinator_replay_of_incremental_records_applies_every_record_in_order
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_records_of_a_transaction_are_applied_between_the_records_around_them(commit: bool) -> None:
+def test_coordinator_replay_applies_transactional_records_and_other_records_in_log_order(commit: bool) -> None:
     data = b"".join(
         [
             batch(0, (b"k", b"1")),
@@ -86,5 +86,5 @@ def test_records_of_a_transaction_are_applied_between_the_records_around_them(co
     )
 
 
-def test_chunk_without_batches_ends_at_the_end_of_the_log() -> None:
+def test_coordinator_replay_of_a_chunk_without_batches_returns_the_end_offset_of_the_log() -> None:
     assert replayed(b"") == (END, [])

@@ -35,7 +35,7 @@ async def in_time(work: Coroutine[Any, Any, None]) -> None:
     await asyncio.wait_for(work, 30)
 
 
-def test_two_replicas_move_and_the_node_reports_the_begin_the_end_and_the_copied_bytes_of_each() -> None:
+def test_node_moves_two_replicas_and_reports_the_start_the_end_and_the_copied_bytes_of_each_move() -> None:
     async def scenario() -> None:
         node = await with_logs_in_a("t", "u")
         before = {name: contents(node.log(name)) for name in ("t", "u")}
@@ -73,7 +73,7 @@ def test_one_copier_moves_the_replicas_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_directory_that_was_requested_before_the_replica_existed_is_used_once(known: bool) -> None:
+def test_directory_requested_before_the_replica_exists_is_remembered_until_its_first_use(known: bool) -> None:
     async def scenario() -> None:
         node = await DiskNode().start()
         code = node.moves.request("t", 0, node.directory(C), None, exists=known)
@@ -89,7 +89,9 @@ def test_directory_that_was_requested_before_the_replica_existed_is_used_once(kn
     run(scenario())
 
 
-def test_only_the_last_requested_directories_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_node_remembers_a_limited_number_of_requested_directories_and_forgets_the_oldest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(directory_moves, "MAX_REMEMBERED", 2)
 
     async def scenario() -> None:

@@ -109,7 +109,7 @@ def test_fetch_session_refuses_a_mix_of_topic_ids_and_names() -> None:
     assert refused.value.code is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-def test_fetch_session_epoch_continues_with_one_after_the_largest_epoch() -> None:
+def test_fetch_session_epoch_restarts_at_1_after_the_largest_possible_epoch() -> None:
     session = opened(sessions(), {"a": [0]})
     session.epoch = 0x7FFFFFFF
     session.advance()

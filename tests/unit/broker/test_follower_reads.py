@@ -77,7 +77,7 @@ def test_empty_follower_reports_no_diverging_epoch_to_a_consumer() -> None:
     run(scenario())
 
 
-def test_diverging_follower_reports_no_diverging_epoch_to_a_consumer_above_its_high_watermark() -> None:
+def test_follower_reports_no_divergence_above_its_high_watermark_to_a_consumer() -> None:
     """Reads from a former leader that follows now and has not truncated its own records yet."""
 
     async def scenario() -> None:
@@ -91,10 +91,10 @@ def test_diverging_follower_reports_no_diverging_epoch_to_a_consumer_above_its_h
     run(scenario())
 
 
-def test_follower_reports_a_diverging_epoch_to_a_consumer_below_its_high_watermark() -> None:
-    """Reads below the high watermark of the follower, where its records are committed.
+def test_follower_reports_a_divergence_below_its_high_watermark_to_a_consumer() -> None:
+    """The divergence is below the high watermark of the follower, where its records are committed.
 
-    A consumer with other records there has read them from an unclean leader.
+    A consumer with other records there has read records that an unclean election removed later.
     """
 
     async def scenario() -> None:

@@ -77,7 +77,7 @@ def test_follower_waits_longer_after_each_refused_fetch_until_a_fetch_succeeds(w
     run(scenario())
 
 
-def test_follower_counts_its_requests_bytes_and_errors() -> None:
+def test_follower_counts_its_fetch_requests_and_received_bytes_and_errors() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         refusals = Refusals(cluster)

@@ -19,7 +19,9 @@ KEY = (bytes(range(16)), 0)
 
 
 @pytest.mark.parametrize(("kind", "events"), [(Kind.CONTENT, 1), (Kind.TWO_LEADERS, 1), (Kind.EPOCH, 0)])
-def test_node_reports_its_finding_at_once_but_leaves_a_later_epoch_to_the_controller(kind: Kind, events: int) -> None:
+def test_node_emits_an_event_for_its_own_finding_unless_only_the_controller_can_confirm_the_finding(
+    kind: Kind, events: int
+) -> None:
     async def scenario() -> None:
         emitted: list[NodeEvent] = []
         heartbeats: list[int] = []

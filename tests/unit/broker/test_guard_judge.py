@@ -104,7 +104,7 @@ def test_controller_requests_a_quarantine_when_its_findings_reach_the_threshold(
     assert court.events == [QuarantineRefused(2, "broker 2 is not registered")]
 
 
-def test_controller_only_reports_findings_below_the_quarantine_threshold() -> None:
+def test_controller_reports_findings_below_the_threshold_but_requests_no_quarantine() -> None:
     court = Court(Observed(finding()), threshold=2)
     court.hear(suspicion())
     assert (court.reported, court.submitted) == ([finding()], 0)

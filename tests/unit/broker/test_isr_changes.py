@@ -189,7 +189,7 @@ def test_closed_sender_of_isr_changes_sends_no_request() -> None:
     ("after", "shrinks", "expands"),
     [((1, 2), 1, 0), ((1, 2, 3, 4), 0, 1), ((1, 2, 4), 1, 1), ((3, 2, 1), 0, 0)],
 )
-def test_isr_changes_are_counted_by_the_members_that_left_and_joined(
+def test_isr_change_counts_as_a_shrink_if_a_member_left_and_as_an_expand_if_a_member_joined(
     after: tuple[int, ...], shrinks: int, expands: int
 ) -> None:
     changes = IsrChanges(1, cast(Any, Controller()), lambda: 11)

@@ -267,7 +267,7 @@ def test_fetch_session_closed_during_its_update_keeps_no_partitions() -> None:
 # --- turns
 
 
-def test_event_loop_iteration_runs_at_most_one_slice_of_all_waiting_large_fetches() -> None:
+def test_only_one_of_all_waiting_large_fetches_runs_a_slice_in_an_event_loop_iteration() -> None:
     async def scenario() -> None:
         slices = Slices()
         done: list[str] = []

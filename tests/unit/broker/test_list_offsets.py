@@ -58,7 +58,7 @@ def test_an_open_transaction_does_not_delay_list_offsets_at_a_new_leader() -> No
     assert told == (ErrorCode.NONE, 10)
 
 
-def test_list_offsets_checks_a_limited_number_of_partitions_for_repetitions_per_event_loop_iteration() -> None:
+def test_list_offsets_spreads_the_check_for_repeated_partitions_over_several_event_loop_iterations() -> None:
     counted: list[int] = []
 
     class Spec:

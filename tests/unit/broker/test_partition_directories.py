@@ -61,7 +61,7 @@ def expected(wanted: str, offline: str | None, asked: str | None, *, new: bool) 
 @pytest.mark.parametrize("new", [False, True])
 @pytest.mark.parametrize("asked", [None, C])
 @pytest.mark.parametrize("offline", [None, B, C])
-def test_new_log_is_created_where_metadata_or_a_request_wants_it_but_not_while_an_offline_directory_may_have_it(
+def test_new_log_is_created_in_the_assigned_or_requested_directory_unless_an_offline_directory_may_have_the_log(
     offline: str | None, asked: str | None, new: bool
 ) -> None:
     async def scenario() -> None:
@@ -94,7 +94,7 @@ def test_new_log_is_created_where_metadata_or_a_request_wants_it_but_not_while_a
     run(scenario())
 
 
-def test_existing_log_stays_in_its_directory_and_gets_the_topics_config_and_the_broker_reports_it() -> None:
+def test_existing_log_gets_the_topics_config_and_stays_in_its_directory_which_the_broker_reports() -> None:
     async def scenario() -> None:
         disk, ids = await formatted()
         image = with_topics(EMPTY_IMAGE, ("t",), directory=ids[B])

@@ -96,7 +96,7 @@ def code_of(work: Any) -> ErrorCode:
     return ErrorCode.NONE
 
 
-def test_end_of_every_epoch_is_known_to_a_leader_and_the_own_epochs_to_a_follower() -> None:
+def test_leader_knows_epoch_ends_up_to_its_current_epoch_and_follower_up_to_the_last_epoch_in_its_log() -> None:
     async def scenario() -> None:
         replica = await Replica(LED).start()
         partition = replica.partition
@@ -138,7 +138,7 @@ def test_leader_that_is_elected_again_asks_its_followers_for_their_positions_aga
     run(scenario())
 
 
-def test_error_of_a_follower_names_the_leader_with_any_id_and_a_missing_leader() -> None:
+def test_error_of_a_follower_names_the_leader_or_says_that_no_leader_is_elected() -> None:
     async def scenario() -> None:
         replica = await Replica(LED).start()
         told = []
@@ -153,7 +153,9 @@ def test_error_of_a_follower_names_the_leader_with_any_id_and_a_missing_leader()
 
 
 @pytest.mark.parametrize("sole", [True, False])
-def test_append_notifies_consumers_and_commits_when_the_record_is_committed_and_followers_at_once(sole: bool) -> None:
+def test_append_notifies_followers_immediately_but_consumers_and_commit_waiters_only_after_the_commit(
+    sole: bool,
+) -> None:
     async def scenario() -> None:
         replica = await Replica(SOLE if sole else LED).start()
         partition, log = replica.partition, replica.partition.log
@@ -181,7 +183,7 @@ def test_append_notifies_consumers_and_commits_when_the_record_is_committed_and_
     run(scenario())
 
 
-def test_commit_alone_is_notified_by_the_append_of_a_sole_replica() -> None:
+def test_append_to_a_sole_replica_completes_commit_waiters_even_without_parked_fetches() -> None:
     async def scenario() -> None:
         replica = await Replica(SOLE).start()
         waiting = [replica.partition.waiters.commit(offset) for offset in (1, 2)]
@@ -244,7 +246,7 @@ def test_records_that_need_fsync_are_committed_by_one_task_after_the_disk_has_sy
 
 
 @pytest.mark.parametrize(("leader", "replicas", "mark"), [(1, (1, 2), 0), (2, (1, 2), 0), (-1, (1,), 1), (1, (1,), 1)])
-def test_sync_of_the_disk_commits_records_only_for_a_sole_replica_or_with_all_in_sync_replicas(
+def test_disk_sync_on_one_node_commits_records_only_if_the_node_has_the_sole_replica(
     leader: int, replicas: tuple[int, ...], mark: int
 ) -> None:
     async def scenario() -> None:
@@ -258,7 +260,7 @@ def test_sync_of_the_disk_commits_records_only_for_a_sole_replica_or_with_all_in
     run(scenario())
 
 
-def test_commit_is_awaited_only_at_the_leader_in_its_epoch_and_only_above_the_high_watermark() -> None:
+def test_leader_waits_for_a_commit_only_in_its_own_epoch_and_only_above_the_high_watermark() -> None:
     async def scenario() -> None:
         replica = await Replica(replace(LED, replicas=(1, 2), isr=(1, 2), leader_epoch=4)).start()
         partition = replica.partition
@@ -325,7 +327,7 @@ def test_follower_is_proposed_for_the_isr_once_and_only_when_it_has_reached_the_
     run(scenario())
 
 
-def test_lagging_follower_is_proposed_for_removal_with_the_remaining_members() -> None:
+def test_leader_proposes_an_isr_without_the_lagging_follower() -> None:
     async def scenario() -> None:
         replica = await Replica(LED).start()
         await asyncio.sleep(2)
@@ -392,7 +394,7 @@ def test_larger_isr_below_min_insync_replicas_does_not_fail_waiting_commits() ->
     run(scenario())
 
 
-def test_deletion_waits_for_the_log_start_of_every_live_replica() -> None:
+def test_deletion_of_records_waits_until_every_live_replica_has_advanced_its_log_start() -> None:
     async def scenario() -> None:
         replica = await Replica(LED).start()
         partition = replica.partition

@@ -79,7 +79,7 @@ def test_fetch_of_a_follower_is_quiet_only_if_leader_and_follower_agree_in_every
     run(scenario())
 
 
-def test_fetch_of_a_follower_is_not_quiet_while_records_or_commits_are_new_or_the_leader_steps_down() -> None:
+def test_follower_fetch_is_not_quiet_while_a_record_is_uncommitted_or_after_the_leader_changes() -> None:
     def quiet(partition: Partition, offset: int) -> bool:
         return partition.is_quiet(2, 102, offset, 0, None)
 

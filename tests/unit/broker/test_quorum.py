@@ -74,7 +74,7 @@ def test_killed_quorum_leader_is_replaced_and_has_the_same_log_after_its_restart
     with_three(run)
 
 
-def test_quorum_leader_that_stops_hands_its_leadership_over() -> None:
+def test_stopping_quorum_leader_hands_its_leadership_over() -> None:
     async def run(group: Group) -> None:
         first = await group.leader()
         epoch = first.running.epoch

@@ -201,7 +201,7 @@ def test_move_that_fails_before_its_report_does_not_report_the_old_directory(cap
     run(scenario())
 
 
-def test_other_tasks_run_between_two_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_tasks_run_between_two_chunks_of_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     turns, seen = 0, []
 
     async def count_turns() -> None:
@@ -229,7 +229,7 @@ def test_other_tasks_run_between_two_chunks(monkeypatch: pytest.MonkeyPatch) -> 
     ("rate", "chunk", "at_once"),
     [(None, CHUNK_BYTES, 3), (1, 1024, 1), (12_000, 1500, 3), (1_000_000, CHUNK_BYTES, 3)],
 )
-def test_copy_takes_the_free_space_of_one_chunk_at_a_time(
+def test_copy_reserves_free_space_for_one_chunk_at_a_time(
     rate: int | None, chunk: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -246,7 +246,7 @@ def test_copy_takes_the_free_space_of_one_chunk_at_a_time(
     run(scenario())
 
 
-def test_copy_takes_no_more_free_space_than_the_rest_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_reserves_no_more_free_space_than_the_rest_of_the_log_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         node = await with_log_in_a(records=11)
         size, taken = node.log().size, []
@@ -259,7 +259,7 @@ def test_copy_takes_no_more_free_space_than_the_rest_of_the_log(monkeypatch: pyt
     run(scenario())
 
 
-def test_throttled_copy_takes_the_time_that_its_limit_demands() -> None:
+def test_throttled_copy_lasts_about_as_long_as_its_rate_limit_implies() -> None:
     async def scenario() -> None:
         node = await with_log_in_a(rate=500)
         size, began = node.log().size, asyncio.get_running_loop().time()
@@ -296,7 +296,7 @@ def test_busy_node_copies_smaller_chunks_and_pauses_as_long_as_each_chunk_took(m
     run(scenario())
 
 
-def test_copy_is_synced_in_between_if_much_of_it_is_unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_is_synced_before_its_end_whenever_too_many_bytes_are_unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     flush, flushed = FutureLog.flush, []
 
     async def counted(self: FutureLog) -> None:

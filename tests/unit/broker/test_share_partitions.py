@@ -18,7 +18,7 @@ TOPIC = bytes(16)
 SLOTS = [(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)]
 
 
-def test_closed_connection_releases_the_records_of_its_member_in_all_partitions_but_of_no_other_member(
+def test_closed_connection_releases_the_records_of_its_own_member_only_and_in_all_partitions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = SETTINGS._replace(limits=ShareLimits())

@@ -98,7 +98,7 @@ def test_internal_topics_are_created_only_for_a_client_that_may_create_topics() 
     with_clients(scenario, **EAGER)
 
 
-def test_streams_topology_is_refused_if_a_topic_is_internal_has_an_illegal_name_or_is_forbidden() -> None:
+def test_streams_topology_that_reads_an_internal_or_illegal_or_forbidden_topic_is_refused() -> None:
     async def scenario(clients: Clients) -> None:
         for name in ("__consumer_offsets", "not/legal"):
             each = wire.Subtopology(subtopology_id="0", source_topics=[name])

@@ -123,7 +123,7 @@ def test_telemetry_subscriptions_are_merged_and_the_shortest_interval_applies() 
     assert (instance.metrics, instance.interval_ms) == (("*",), 300_000)
 
 
-def test_telemetry_subscription_id_depends_only_on_metrics_interval_and_client_instance() -> None:
+def test_telemetry_subscription_id_depends_only_on_client_instance_and_metrics_and_interval() -> None:
     same = {"s": {"metrics": "a,b", "interval.ms": "1000"}}
     one = telemetry(**same).subscribe(request(), ID)[1].subscription_id
     assert telemetry(**same).subscribe(request(client_id="x"), ID)[1].subscription_id == one
@@ -177,7 +177,7 @@ def test_telemetry_push_with_a_reserved_instance_id_is_refused(instance_id: byte
         (0, b"", 0, "NONE"),
     ],
 )
-def test_telemetry_push_with_a_wrong_size_compression_or_subscription_is_refused(
+def test_telemetry_push_with_a_wrong_subscription_or_compression_or_size_is_refused(
     wrong: int, metrics: bytes, compression: int, error: str
 ) -> None:
     found = telemetry(s={"metrics": "a"})

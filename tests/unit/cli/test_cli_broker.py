@@ -62,7 +62,9 @@ def name() -> str:
 # --- topics -------------------------------------------------------------------------------------------------------
 
 
-def test_topic_command_creates_lists_describes_alters_and_deletes_topics(shell: Shell, name: str) -> None:
+def test_topics_can_be_created_listed_described_altered_and_deleted_with_the_topic_command(
+    shell: Shell, name: str
+) -> None:
     shell.run("topic", "create", name, "-p", "2", "-c", "retention.ms=1000")
     assert name in shell.run("topic", "list")
     assert [row["partitions"] for row in shell.json("topic", "list", name)] == [2]
@@ -133,7 +135,7 @@ def test_topic_create_with_the_assignment_option_creates_the_given_partitions(sh
 # --- configs ------------------------------------------------------------------------------------------------------
 
 
-def test_config_command_sets_describes_and_unsets_configs(shell: Shell, name: str) -> None:
+def test_configs_can_be_set_described_altered_and_unset_with_the_config_command(shell: Shell, name: str) -> None:
     shell.run("topic", "create", name)
     shell.run("config", "set", "topic", name, "retention.ms=5000", "cleanup.policy=compact")
     found = {row["name"]: row for row in shell.json("config", "describe", "topic", name)}

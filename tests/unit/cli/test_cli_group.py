@@ -95,7 +95,7 @@ def test_a_group_is_listed_and_described_with_its_lag(run: Run, group: str, topi
         (["--by-duration", "1h"], 10),
     ],
 )
-def test_group_offsets_can_be_reset_to_a_position_to_a_time_or_by_a_number_of_records(
+def test_group_offsets_can_be_reset_to_a_position_or_to_a_time_or_by_a_number_of_records(
     run: Run, group: str, how: list[str], expected: int
 ) -> None:
     run("reset-offsets", group, *how)

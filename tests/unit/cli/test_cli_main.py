@@ -92,7 +92,7 @@ def test_error_for_an_invalid_address_shows_the_expected_form(capsys: pytest.Cap
     assert "host:port" in capsys.readouterr().err
 
 
-def test_value_of_an_option_name_equals_value_may_contain_further_equals_signs() -> None:
+def test_value_of_a_name_value_option_may_contain_equals_signs() -> None:
     assert pairs(["a=b=c", " d = e "], "--config") == {"a": "b=c", "d": "e"}
     with pytest.raises(Failure, match="NAME=VALUE"):
         pairs(["alone"], "--config")

@@ -30,7 +30,9 @@ def test_json_output_has_every_key_of_a_row(capsys: pytest.CaptureFixture[str]) 
     assert shown[1]["hidden"] == [1, 2]
 
 
-def test_empty_listing_prints_a_note_as_a_table_and_an_empty_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_listing_is_printed_as_a_note_on_stderr_or_as_an_empty_json_list(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     output.rows("table", ["topic"], [], empty="no topics")
     said = capsys.readouterr()
     assert (said.out, said.err) == ("", "no topics\n")

@@ -40,7 +40,7 @@ def test_consume_with_option_s_decodes_values_and_prints_undecodable_values_unch
         (["-s", "header=avro"], "is no format"),
         (
             ["-s", "avro", "-r", "registry:8081"],
-            "-r registry:8081 can't be used: the URL is not an http:// or https:// URL",
+            "-r registry:8081 can't be used: the URL must begin with http:// or https://",
         ),
         (["-r", "http://registry"], "need a view"),
         (["--schemas", "."], "need a view"),

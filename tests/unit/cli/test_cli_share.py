@@ -45,7 +45,9 @@ def consumed(broker: Broker, group: str, topic: str, count: int) -> list[bytes]:
     return values
 
 
-def test_share_command_describes_a_group_moves_its_offsets_and_deletes_it(penstock_session: Broker, run: Run) -> None:
+def test_share_group_can_be_described_reset_and_deleted_with_the_share_command(
+    penstock_session: Broker, run: Run
+) -> None:
     topic, group = (f"{kind}-{secrets.token_hex(4)}" for kind in "ts")
     penstock_session.create_topic(topic, 1)
     with penstock_session.client() as client:
@@ -93,7 +95,7 @@ def polled(consumer: Any, count: int) -> list[Any]:
     return found
 
 
-def test_share_command_shows_releases_archives_and_drains_records_in_flight(
+def test_records_in_flight_can_be_shown_released_archived_and_drained_with_the_share_command(
     penstock_session: Broker, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topic, group = (f"{kind}-{secrets.token_hex(4)}" for kind in "ts")

@@ -457,9 +457,9 @@ def test_registry_client_caches_a_limited_number_of_schemas(
 @pytest.mark.parametrize(
     ("url", "user", "reason"),
     [
-        ("file:///etc/passwd", "", "is not an http"),
-        ("registry:8081", "", "is not an http"),
-        ("http://registry:8081?x=1", "", "without a query"),
+        ("file:///etc/passwd", "", "must begin with http"),
+        ("registry:8081", "", "must begin with http"),
+        ("http://registry:8081?x=1", "", "must not have a query"),
         ("http://ann:secret@registry:8081", "", "has a user name"),
         ("http://registry:8081", "ann:secret", "is not protected"),
     ],

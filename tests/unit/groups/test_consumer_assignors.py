@@ -70,7 +70,7 @@ def test_each_assignor_gives_every_subscribed_partition_exactly_one_owner(
 
 @settings(deadline=None, max_examples=examples(60))
 @given(count=st.integers(1, 9), later=st.integers(1, 9), topics=topic_specs)
-def test_uniform_assignor_balances_equal_subscriptions_and_moves_only_partitions_for_new_members(
+def test_uniform_assignor_balances_partitions_and_takes_them_from_remaining_members_only_for_new_members(
     count: int, later: int, topics: dict[bytes, TopicSpec]
 ) -> None:
     everything = MemberSpec(frozenset(TOPICS))
@@ -118,7 +118,7 @@ def test_static_member_keeps_its_range_assignment_under_a_new_member_id() -> Non
 
 @settings(deadline=None, max_examples=examples(60))
 @given(members=member_specs, topics=topic_specs)
-def test_uniform_assignor_assigns_at_most_one_partition_more_than_to_any_other_subscriber(
+def test_uniform_assignor_gives_a_member_at_most_one_partition_more_than_other_subscribers_of_its_topics(
     members: dict[str, MemberSpec], topics: dict[bytes, TopicSpec]
 ) -> None:
     held = {

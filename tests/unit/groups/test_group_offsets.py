@@ -232,7 +232,7 @@ def test_a_commit_inside_a_transaction_takes_effect_when_the_transaction_commits
     assert driver.fetch(T0) == {T0: 8}, "the later commit in the log wins"
 
 
-def test_every_partition_of_a_request_is_deleted() -> None:
+def test_offset_delete_erases_the_offsets_of_every_partition_in_the_request() -> None:
     driver = Driver()
     driver.commit({T0: 1, T1: 2, ("u", 0): 3})
     both = [OffsetDeleteRequestPartition(partition_index=index) for index in (0, 1)]
@@ -268,7 +268,9 @@ def test_all_topics_count_as_subscribed_if_a_subscription_is_unreadable() -> Non
 
 
 @pytest.mark.parametrize(("instance", "generation"), [(None, 0), ("i", -1)])
-def test_transactional_commit_that_names_a_member_is_checked(instance: str | None, generation: int) -> None:
+def test_transactional_commit_with_an_instance_id_or_generation_but_no_known_member_is_refused(
+    instance: str | None, generation: int
+) -> None:
     driver = Driver()
     driver.stable(1)
     group = driver.shard.groups["g"]
@@ -279,7 +281,7 @@ def test_transactional_commit_that_names_a_member_is_checked(instance: str | Non
     assert refused.value.code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_offset_of_the_transaction_of_producer_0_is_pending_until_its_marker() -> None:
+def test_offset_committed_in_a_transaction_of_producer_id_0_is_pending_until_the_marker() -> None:
     driver = Driver()
     driver.commit({T0: 1})
     record = decode_record(*driver.journal[-1])

@@ -153,7 +153,7 @@ def test_retention_of_offsets_begins_when_the_last_member_leaves() -> None:
     assert "g" not in driver.shard.groups
 
 
-def test_rejoining_member_changes_its_rebalance_timeout() -> None:
+def test_rejoining_member_can_change_its_rebalance_timeout() -> None:
     driver = Driver()
     first, second = driver.stable(2, session_ms=3 * REBALANCE_MS)
     driver.join(first, rebalance_ms=2 * REBALANCE_MS, session_ms=3 * REBALANCE_MS)

@@ -166,7 +166,7 @@ def test_share_group_refuses_members_of_other_protocols() -> None:
     ]
 
 
-def test_share_group_offsets_are_altered_and_deleted_only_while_it_has_no_members() -> None:
+def test_offsets_of_a_share_group_can_be_altered_and_deleted_only_while_it_has_no_members() -> None:
     driver = ShareDriver()
     driver.come("a")
     driver.create_states()
@@ -234,7 +234,7 @@ def test_share_assignor_gives_every_partition_a_member_and_every_member_a_partit
         assert max(readers.values(), default=0) - min(readers.values(), default=0) <= 1
 
 
-def test_partitions_of_a_topic_are_listed_once_for_all_members_with_the_same_subscription() -> None:
+def test_share_assignor_reads_the_partitions_of_a_topic_once_for_all_members_with_the_same_subscription() -> None:
     listed = 0
 
     class Partitions(dict[bytes, frozenset[int]]):
@@ -258,7 +258,7 @@ def test_new_members_of_a_share_group_are_refused_at_the_memory_limit() -> None:
     assert codes[-1] is ErrorCode.POLICY_VIOLATION
 
 
-def test_members_beat_more_often_until_the_states_of_their_partitions_exist() -> None:
+def test_share_members_send_heartbeats_more_often_until_the_states_of_their_partitions_exist() -> None:
     driver = ShareDriver()
     usual = driver.config.share_heartbeat_interval_ms
     assert driver.come("a").heartbeat_interval_ms < usual

@@ -235,7 +235,7 @@ def test_group_configs_set_the_number_of_standbys_and_the_intervals() -> None:
 # --- epochs
 
 
-def test_streams_heartbeat_with_the_previous_epoch_is_accepted_only_with_assigned_tasks() -> None:
+def test_streams_heartbeat_with_the_previous_epoch_is_accepted_only_if_it_reports_assigned_tasks() -> None:
     driver = StreamsDriver()
     driver.come("a")
     driver.see({"t": 6})

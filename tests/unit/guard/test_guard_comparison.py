@@ -117,7 +117,7 @@ def test_replica_that_reports_its_own_damage_is_accused_of_a_wrong_checksum() ->
     assert (found.damaged, found.good, found.end) == (frozenset({1}), (2, 3), 2)
 
 
-def test_only_intact_replica_of_two_is_named_as_the_good_copy() -> None:
+def test_intact_replica_is_named_as_the_good_copy_if_the_only_other_replica_is_damaged() -> None:
     found = compare(0, [Sample(1, Status.DAMAGED), served(2, LOG)], rules(2))
     assert (found.damaged, found.good) == (frozenset({1}), (2,))
 

@@ -84,7 +84,7 @@ def test_request_body_and_its_content_type_are_passed_to_the_request_handler() -
         ("DELETE", f"Content-Length: {'9' * 20}\r\n"),
     ],
 )
-def test_request_body_that_is_too_long_chunked_or_sent_with_get_is_refused(method: str, more: str) -> None:
+def test_request_body_that_is_too_long_or_chunked_or_sent_with_get_is_refused(method: str, more: str) -> None:
     assert status(answer_to(get(method=method, more=more))) == 413
 
 
@@ -324,7 +324,7 @@ def test_request_gets_503_if_other_connections_of_its_address_leave_too_many_byt
     asyncio.run(scenario())
 
 
-def test_other_tasks_run_between_two_parts_of_a_long_answer_that_its_reader_takes_at_once(
+def test_long_answer_lets_other_tasks_run_between_its_parts_even_if_the_client_reads_without_delay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     passes = 0

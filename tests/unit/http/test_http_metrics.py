@@ -152,7 +152,7 @@ def test_metrics_cover_the_node_the_quorum_and_the_cluster(broker: Broker) -> No
     assert sum(found["penstock_info"].values()) == 1
 
 
-def test_metrics_are_summed_per_topic_with_many_partitions_and_per_node_with_many_topics(
+def test_metrics_are_summed_per_topic_if_there_are_many_partitions_and_per_node_if_there_are_many_topics(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition_metrics, "PARTITIONS_MAX", 2)

@@ -75,7 +75,7 @@ def test_result_of_a_cancelled_operation_counts_towards_the_memory_limit(monkeyp
     assert (cancelled.state, cancelled.result_dropped, later.result_dropped) == ("cancelled", True, False)
 
 
-def test_memory_of_a_long_operation_result_is_counted_in_many_event_loop_iterations() -> None:
+def test_counting_the_memory_of_a_large_result_is_spread_over_many_event_loop_iterations() -> None:
     async def scenario() -> int:
         turns = 0
 

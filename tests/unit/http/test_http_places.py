@@ -46,7 +46,7 @@ def test_full_http_server_closes_no_active_connection_and_accepts_a_new_one_only
     assert len(taken) == MAX_CONNECTIONS + 1
 
 
-def test_full_http_server_limits_probe_connections_and_first_closes_one_without_a_request() -> None:
+def test_full_http_server_limits_probe_connections_and_first_closes_a_probe_connection_without_a_request() -> None:
     taken = full()
     trials = [Peer(idle=number == 3) for number in range(PROBE_PLACES)]
     for peer in trials:

@@ -74,7 +74,7 @@ def test_rest_request_with_an_unknown_record_format_is_refused(broker: Broker) -
     for path in (f"{TOPIC}/records?partition=0&", f"{TOPIC}/records/stream?"):
         answer = ask(broker, "GET", f"{path}value_view=thrift")
         assert (answer.status, answer.kind) == (400, "application/problem+json")
-        assert "value_view can't be 'thrift': give one of auto, text" in answer.value["detail"]
+        assert "'value_view' can't be 'thrift': give one of auto, text" in answer.value["detail"]
     assert ask(broker, "POST", f"{TOPIC}/search", {"contains": "x", "key_view": "thrift"}).status == 400
 
 
@@ -116,7 +116,7 @@ def test_openapi_document_lists_the_record_formats(broker: Broker) -> None:
         ({"penstock.schemas.dir": "/nowhere/at/all"}, "is not a directory"),
         (
             {"penstock.schema.registry.url": "registry:8081"},
-            "penstock.schema.registry.url can't be used: the URL is not an http",
+            "penstock.schema.registry.url can't be used: the URL must begin with http",
         ),
         (
             {

@@ -218,7 +218,7 @@ def test_rest_api_refuses_unknown_paths_and_methods(cluster: Cluster) -> None:
     assert ask(cluster, "POST", "/v1/topics/orders/trim", {"partitions": [{"partition": 7, "before": 0}]}).status == 404
 
 
-def test_rest_api_creates_configures_extends_trims_and_deletes_a_topic(cluster: Cluster) -> None:
+def test_rest_api_can_create_configure_extend_trim_and_delete_a_topic(cluster: Cluster) -> None:
     assert ask(cluster, "POST", "/v1/topics", {"name": "made", "partitions": 1}).value == {
         "topic": "made",
         "created": True,
@@ -271,7 +271,7 @@ def test_lists_of_the_rest_api_can_be_paged_and_searched(cluster: Cluster) -> No
     assert ask(cluster, "GET", "/v1/topics?search=nothing").value["topics"] == []
 
 
-def test_rest_api_appends_reads_searches_and_pages_records(cluster: Cluster) -> None:
+def test_rest_api_can_append_read_search_and_page_records(cluster: Cluster) -> None:
     cluster.create_topic("notes", 1)
     rows = [{"value": f"note {number}", "key": "k", "headers": {"h": "1", "n": None}} for number in range(5)]
     rows.append({"value_base64": "//4="})
@@ -326,7 +326,7 @@ def test_rest_api_shows_records_that_decompress_to_many_bytes_without_their_valu
     assert shown["problems"][0].startswith("Offset 2 can't be shown: A record batch unpacks to more than")
 
 
-def test_rest_api_describes_resets_and_deletes_a_group(cluster: Cluster) -> None:
+def test_rest_api_can_describe_reset_and_delete_a_group(cluster: Cluster) -> None:
     with cluster.client() as client, client.producer() as producer:
         producer.send_many("orders", [(None, b"x", (), None)] * 5, partition=1)
     commit(cluster, "billing", {("orders", 1): 2})

@@ -60,7 +60,7 @@ def test_group_id_with_a_slash_is_written_with_a_percent_encoded_slash_in_the_pa
 # --- share groups
 
 
-def test_rest_api_shows_releases_archives_and_drains_records_in_flight_of_a_share_group(broker: Broker) -> None:
+def test_rest_api_can_show_release_archive_and_drain_records_in_flight_of_a_share_group(broker: Broker) -> None:
     fill(broker, "jobs", [b"x"] * 6)
     path = "/v1/share-groups/crew"
     with broker.client() as client:
@@ -134,7 +134,7 @@ def test_rest_api_resets_and_deletes_start_offsets_of_a_share_group(broker: Brok
 # --- transactions
 
 
-def test_rest_api_lists_describes_and_terminates_a_transaction(broker: Broker) -> None:
+def test_rest_api_can_list_describe_and_terminate_a_transaction(broker: Broker) -> None:
     fill(broker, "paid", [])
     with broker.client() as client, client.producer(ProducerSettings(transactional_id="pay/1")) as producer:
         producer.begin()
@@ -176,7 +176,7 @@ def test_rest_api_aborts_an_open_transaction_on_a_partition_and_answers_404_for_
 # --- users and ACLs
 
 
-def test_rest_api_creates_lists_and_removes_scram_users(broker: Broker) -> None:
+def test_rest_api_can_create_list_and_remove_scram_users(broker: Broker) -> None:
     assert ask(broker, "PUT", "/v1/users/bob/password", {"password": "secret", "iterations": 5000}).status == 200
     rows = ask(broker, "GET", "/v1/users?search=bob").value["users"]
     assert [(row["mechanism"], row["iterations"]) for row in rows] == [("SCRAM-SHA-256", 5000), ("SCRAM-SHA-512", 5000)]
@@ -186,7 +186,7 @@ def test_rest_api_creates_lists_and_removes_scram_users(broker: Broker) -> None:
     assert ask(broker, "DELETE", "/v1/users/bob").status == 404
 
 
-def test_rest_api_creates_lists_and_deletes_acls() -> None:
+def test_rest_api_can_create_list_and_delete_acls() -> None:
     config = {
         **HTTP,
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -264,7 +264,7 @@ def test_rest_operations_are_limited_in_number_can_be_cancelled_and_report_their
     assert (failed["state"], failed["error"]) == ("failed", "the disk is full: free some space")
 
 
-def test_compaction_request_compacts_the_named_topics_at_once(broker: Broker) -> None:
+def test_compaction_request_compacts_the_named_topics_immediately(broker: Broker) -> None:
     fill(broker, "keyed", [b"1", b"2", b"3"], cleanup_policy="compact")
     fill(broker, "plain", [b"1"])
     assert ask(broker, "POST", "/v1/cluster/compact-log", {"topics": ["plain"]}).status == 409
@@ -346,7 +346,7 @@ def test_cancelled_rest_operation_keeps_the_replication_throttle_while_its_moves
     assert (done, operation.done, operation.notes) == (["throttled"], 1, [moves.THROTTLE_STAYS])
 
 
-def test_rest_changes_and_deletes_the_topic_of_committed_offsets_as_apache_kafka_does() -> None:
+def test_rest_api_can_change_and_delete_the_consumer_offsets_topic_as_in_apache_kafka() -> None:
     """Apache Kafka 4.3.1 accepts both: groups lose their offsets, and the next commit creates the topic again."""
     with Broker(config=HTTP, topics={"t": 1}) as broker, broker.client() as client:
         admin = GroupAdmin(client.asynchronous)

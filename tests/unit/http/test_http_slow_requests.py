@@ -165,7 +165,7 @@ EXPECT = "Expect: 100-continue\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-def test_client_that_waits_with_its_body_is_asked_once_to_send_it() -> None:
+def test_client_that_waits_for_100_continue_gets_it_once_per_request() -> None:
     async def scenario(connection: HttpConnection, wire: Wire) -> None:
         for _ in range(2):
             wire.sent = b""
@@ -201,9 +201,7 @@ def test_client_that_was_asked_for_its_body_and_does_not_send_it_gets_408() -> N
         (header(0, EXPECT), 200),
     ],
 )
-def test_request_that_is_refused_or_complete_gets_its_answer_and_is_not_asked_for_a_body(
-    sent: bytes, expected: int
-) -> None:
+def test_request_that_is_refused_or_complete_gets_its_answer_without_100_continue(sent: bytes, expected: int) -> None:
     async def scenario(connection: HttpConnection, wire: Wire) -> None:
         connection.data_received(sent)
         await after_s(0.1)

@@ -110,7 +110,7 @@ def test_an_unknown_producer_may_start_with_any_sequence() -> None:
     append(log, idempotent(18))
 
 
-def test_producer_sequence_wraps_to_zero_after_the_largest() -> None:
+def test_producer_sequence_wraps_to_zero_after_its_largest_value() -> None:
     log = new_log()
     append(log, idempotent(2**31 - 3, 2))
     append(log, idempotent(2**31 - 1, 2))

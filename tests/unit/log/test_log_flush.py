@@ -122,7 +122,7 @@ def test_wait_for_an_fsync_of_truncated_records_fails_even_if_new_records_get_th
     run(on_real_files(tmp_path, work))
 
 
-def test_truncation_below_a_waiting_request_does_not_block_the_event_loop(
+def test_truncation_of_records_that_a_request_waits_for_does_not_block_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(logs: LogManager, log: Log) -> None:

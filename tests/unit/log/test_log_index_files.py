@@ -27,7 +27,7 @@ def files_of(values: range, others: range) -> Iterator[Pairs]:
         yield from product(entries, repeat=length)
 
 
-def test_truncation_of_an_offset_index_keeps_the_entries_in_order_below_the_offset() -> None:
+def test_truncating_an_offset_index_keeps_the_leading_entries_that_are_in_order_and_below_the_offset() -> None:
     for entries in files_of(range(-1, 3), range(3)):
         for cut in range(4):
             disk = MemoryDisk()
@@ -47,7 +47,7 @@ def test_truncation_of_an_offset_index_keeps_the_entries_in_order_below_the_offs
             assert disk.read_bytes("/index") == b"".join(struct.pack(">ii", *entry) for entry in expected)
 
 
-def test_truncation_of_a_time_index_keeps_the_entries_in_order_below_the_offset() -> None:
+def test_truncating_a_time_index_keeps_the_leading_entries_that_are_in_order_and_below_the_offset() -> None:
     for entries in files_of(range(3), range(-1, 3)):
         for cut in range(4):
             disk = MemoryDisk()
@@ -212,14 +212,14 @@ def test_newest_valid_snapshot_inside_the_log_is_loaded() -> None:
         )
 
 
-def test_only_snapshots_of_segments_and_the_newest_snapshot_are_kept() -> None:
+def test_only_the_newest_snapshot_and_snapshots_at_segment_starts_are_kept() -> None:
     disk = MemoryDisk()
     files = snapshots(disk, (2, 3, 4, 5, 7, 8))
     files.keep_only([0, 3, 5])
     assert files.offsets == stored(disk) == [3, 5, 8]
 
 
-def test_snapshot_is_taken_again_only_at_its_own_offset() -> None:
+def test_retaken_snapshot_replaces_a_snapshot_at_the_same_offset_and_is_not_written_below_the_newest() -> None:
     disk = MemoryDisk()
     files = snapshots(disk, (2, 4))
     producers = ProducerStateManager()

@@ -157,7 +157,9 @@ def test_time_index_keeps_only_rising_timestamps_and_returns_the_last_entry_at_o
 
 
 @given(moments(), st.integers(BASE, BASE + 1300))
-def test_a_time_index_is_truncated_by_offset_and_takes_new_entries(offered: list[tuple[int, int]], cut: int) -> None:
+def test_a_time_index_is_truncated_at_an_offset_and_then_accepts_new_entries(
+    offered: list[tuple[int, int]], cut: int
+) -> None:
     index = TimeIndex(MemoryDisk(), "/time", BASE)
     for timestamp, offset in offered:
         index.maybe_append(timestamp, offset)

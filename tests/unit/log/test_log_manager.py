@@ -276,7 +276,7 @@ def test_directory_that_fails_at_start_is_offline_and_a_start_without_a_working_
     assert create(logs) == "/b"
     disk = MemoryDisk()
     failing(disk, "/")
-    with pytest.raises(DirectoryError, match="free space or replace the disk"):
+    with pytest.raises(DirectoryError, match="free some space or replace the disk"):
         manager(disk)
 
 

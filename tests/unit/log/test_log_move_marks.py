@@ -281,7 +281,7 @@ def test_start_resumes_a_copy_even_if_it_first_finds_a_log_of_a_deleted_topic() 
     assert old.endswith("-stray")
 
 
-def test_start_keeps_a_copy_without_its_current_log_if_it_finds_a_log_of_a_deleted_topic() -> None:
+def test_start_keeps_a_copy_whose_current_log_is_gone_even_if_it_finds_a_log_of_a_deleted_topic() -> None:
     disk = MemoryDisk()
     made_again_in_b(disk)
     disk.remove_tree(f"{B}/t-0")

@@ -189,7 +189,7 @@ def test_moved_log_keeps_the_state_of_producers_whose_records_were_deleted() -> 
         assert entry.last_sequence == 1
 
 
-def test_a_log_that_is_moved_is_not_compacted() -> None:
+def test_a_log_that_is_being_moved_is_not_compacted() -> None:
     logs = directories()
     config = replace(SMALL, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.01)
     log = log_in_a(logs, config)

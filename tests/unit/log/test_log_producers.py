@@ -89,7 +89,7 @@ def test_batch_with_a_sequence_out_of_order_or_an_old_producer_epoch_is_refused(
     assert code_of(partial(state.validate, header, REPLICATION)) is ErrorCode.NONE
 
 
-def test_sequences_wrap_and_an_unknown_producer_may_begin_anywhere() -> None:
+def test_sequences_wrap_and_an_unknown_producer_may_begin_with_any_sequence() -> None:
     state = with_batches(batch(0, MAX_SEQUENCE))
     assert state.admit(batch(1, 0)) is None
     state.update(batch(1, MAX_SEQUENCE, records=3, producer=8))
@@ -150,7 +150,7 @@ def test_transaction_is_unstable_from_its_first_record_until_its_marker_is_repli
     assert state.update(marker(6), COMMIT) is None, "a repeated marker ends nothing"
 
 
-def test_marker_moves_the_producer_to_its_epoch_and_keeps_its_own_time_and_coordinator() -> None:
+def test_marker_sets_the_epoch_timestamp_and_coordinator_epoch_of_its_producer() -> None:
     state = with_batches(batch(0, 0, transactional=True))
     state.update(marker(1, epoch=2, timestamp=2000), COMMIT)
     entry = state.get(7)
@@ -196,7 +196,7 @@ def test_transaction_marker_of_an_older_coordinator_epoch_is_refused() -> None:
         assert code_of(partial(state.validate, header, CLIENT, marker=EndTxn(True, epoch))) is ErrorCode.NONE
 
 
-def test_producer_expires_exactly_after_its_time_unless_its_transaction_is_open() -> None:
+def test_producer_expires_after_exactly_the_expiration_time_unless_its_transaction_is_open() -> None:
     state = with_batches(
         batch(0, 0, timestamp=1000),
         batch(1, 0, producer=8, timestamp=1001),
@@ -234,7 +234,7 @@ def test_loading_a_producer_snapshot_restores_all_producers_except_expired_produ
     assert loaded.first_unstable_offset is None
 
 
-def test_high_watermark_makes_all_transactions_below_it_stable_at_once() -> None:
+def test_high_watermark_makes_every_completed_transaction_below_it_stable() -> None:
     state = with_batches(batch(0, 0, transactional=True), batch(1, 0, producer=8, transactional=True))
     state.update(marker(2), COMMIT)
     state.update(marker(3, producer=8), COMMIT)

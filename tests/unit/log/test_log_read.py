@@ -78,7 +78,7 @@ def test_read_at_an_offset_outside_of_the_log_fails_with_offset_out_of_range() -
     assert log.read(5, 100, upper_bound=5).size == 0
 
 
-def test_first_batch_above_the_byte_limit_is_returned_only_if_at_least_one_batch_is_requested() -> None:
+def test_first_batch_that_exceeds_the_byte_limit_is_returned_unless_min_one_batch_is_false() -> None:
     log = new_log()
     produce(log, value=bytes(1000))
     produce(log, value=bytes(1000))

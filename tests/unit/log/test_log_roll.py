@@ -109,7 +109,7 @@ def test_an_offset_too_far_from_the_base_offset_starts_a_new_segment() -> None:
         check_indexes(segment)
 
 
-def test_a_sealed_segment_has_its_largest_timestamp_and_both_index_files() -> None:
+def test_sealed_segment_has_both_index_files_and_its_largest_timestamp_in_the_time_index() -> None:
     disk = MemoryDisk()
     log = new_log(logs=manager(disk))
     for stamp in (5, 9, 7):

@@ -68,7 +68,7 @@ def test_renamed_and_moved_segment_writes_its_indexes_under_its_present_name() -
 
 
 @pytest.mark.parametrize("suffix", [".swap", ".deleted", ""])
-def test_rename_of_a_segment_renames_the_data_file_first_only_if_the_segment_is_deleted(suffix: str) -> None:
+def test_data_file_of_a_segment_is_renamed_before_its_indexes_only_if_the_segment_is_deleted(suffix: str) -> None:
     disk = MemoryDisk()
     segment, _ = filled(LONG, disk)
     segment.seal()
@@ -138,7 +138,7 @@ def test_failed_write_leaves_the_segment_unchanged(history: tuple[Kind, ...]) ->
         check(segment, model)
 
 
-def test_segment_whose_indexes_cannot_be_opened_takes_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segment_whose_indexes_cannot_be_opened_accepts_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     segment, model = filled(LONG)
     segment.seal()
     again = reopened(segment)

@@ -80,7 +80,7 @@ def test_retention_deletes_nothing_of_a_compacted_log() -> None:
     assert log.delete_old_segments(NOW + 10_000) == 0
 
 
-def test_deleted_records_are_hidden_at_once_and_their_segments_are_removed_by_the_next_retention_run() -> None:
+def test_deleted_records_are_hidden_immediately_and_their_segments_are_removed_by_the_next_retention_run() -> None:
     log = with_segments(5)
     assert log.advance_log_start_offset(3)
     assert not log.advance_log_start_offset(2)

@@ -32,7 +32,7 @@ def segments(log: Log) -> list[tuple[int, int]]:
     return [(segment.base_offset, segment.size) for segment in log.segments]
 
 
-def test_batches_that_a_follower_fetches_together_go_into_the_same_segments_as_one_by_one() -> None:
+def test_batches_that_a_follower_appends_together_or_one_by_one_go_into_the_same_segments() -> None:
     logs = manager()
     for number, sizes in enumerate(product((0, 1, SIZE), repeat=4)):
         batches = [fetched(offset, more, epoch=offset // 2) for offset, more in enumerate(sizes)]
@@ -74,7 +74,7 @@ def test_follower_appends_batches_up_to_the_epoch_of_its_leader(epochs: tuple[in
 
 
 @pytest.mark.parametrize("offset", [0, 2, 3, 4])
-def test_follower_refuses_a_batch_below_its_log_end_and_keeps_a_gap(offset: int) -> None:
+def test_follower_refuses_a_batch_below_its_log_end_and_accepts_a_batch_after_a_gap(offset: int) -> None:
     log = new_log()
     log.append_as_follower(fetched(0, count=3), 0)
     if offset < 3:
@@ -170,7 +170,7 @@ def test_log_asks_for_a_flush_at_exactly_the_limit_of_unflushed_bytes_or_message
         assert wanted(logs, log) is asks
 
 
-def test_new_segment_asks_for_a_flush_of_the_one_before_it() -> None:
+def test_new_segment_asks_for_a_flush_of_the_previous_segment() -> None:
     logs = manager()
     log = new_log(SMALL, logs)
     produce(log, value=b"")

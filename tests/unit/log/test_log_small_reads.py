@@ -26,7 +26,7 @@ CONFIG = LogConfig(segment_bytes=2 * SIZE, index_interval_bytes=0, retention_ms=
 # Reads.
 
 
-def test_read_returns_whole_batches_below_the_bound_up_to_the_byte_limit_of_the_segment() -> None:
+def test_read_returns_whole_batches_of_one_segment_below_the_bound_and_within_the_byte_limit() -> None:
     log = new_log(CONFIG)
     for _ in range(5):
         produce(log, 2, value=b"v", timestamp=1)
@@ -107,7 +107,7 @@ def test_batch_with_an_impossible_offset_or_length_ends_the_served_bytes(field: 
     assert bytes(log.read(0, 1 << 20, upper_bound=6).read_now()) == batches[0]
 
 
-def test_first_batch_of_a_read_with_a_wrong_magic_byte_is_refused_whatever_its_length() -> None:
+def test_read_whose_first_batch_has_a_wrong_magic_byte_is_refused_whatever_length_the_batch_claims() -> None:
     log, batches = three_batches()
     for length in (10, SIZE - 12, 1 << 20):
         from_second = log.read(2, 1 << 20, upper_bound=6)
@@ -118,7 +118,7 @@ def test_first_batch_of_a_read_with_a_wrong_magic_byte_is_refused_whatever_its_l
         put(log, SIZE, batches[1])
 
 
-def test_read_that_ends_inside_a_batch_returns_only_the_whole_batches_of_an_earlier_process() -> None:
+def test_read_that_ends_inside_a_batch_of_an_earlier_process_returns_only_whole_batches() -> None:
     log, batches = three_batches()
     for limit in range(2 * SIZE + 1, 3 * SIZE):
         assert bytes(log.read(0, limit, upper_bound=6).read_now()) == batches[0] + batches[1]
@@ -261,7 +261,7 @@ def test_aborted_transactions_of_every_range_are_those_that_overlap_it() -> None
 
 
 @pytest.mark.parametrize("history", ["abAaBAb", "aAbBaA", "ababABab", "abBbBAab"])
-def test_slice_names_every_aborted_transaction_with_records_in_it_and_none_outside_the_request(history: str) -> None:
+def test_read_reports_all_aborted_transactions_of_its_records_and_none_outside_its_range(history: str) -> None:
     log = new_log(LogConfig(segment_bytes=450, index_interval_bytes=0, retention_ms=-1))
     transactions = Transactions(log)
     for symbol in history:

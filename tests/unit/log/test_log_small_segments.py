@@ -73,7 +73,7 @@ def test_restarted_process_finds_the_batches_of_a_sealed_segment_even_if_an_inde
         check(reopened(segment), check_entries)
 
 
-def test_sealed_segment_answers_as_before_from_its_files() -> None:
+def test_sealed_segment_finds_the_same_batches_as_before_and_has_complete_index_files() -> None:
     for history in HISTORIES[1:]:
         segment, model = filled(history)
         segment.seal()
@@ -119,7 +119,7 @@ def test_restarted_process_rebuilds_a_time_index_whose_entries_are_out_of_order(
 
 
 @pytest.mark.parametrize("rising", [False, True])
-def test_offset_index_is_full_at_its_size_and_time_index_one_entry_earlier(rising: bool) -> None:
+def test_offset_index_is_full_at_its_size_limit_and_time_index_one_entry_below_its_limit(rising: bool) -> None:
     segment, model = empty(), Model()
     assert not segment.is_index_full(0), "its indexes are not open yet"
     for number in range(12):
@@ -162,7 +162,7 @@ def _check_needs(segment: Segment, ranges: list[tuple[int, int]], checked: set[i
             assert segment.needs_check(low, high)
 
 
-def test_last_time_index_entry_fits_only_if_its_batch_has_its_timestamp() -> None:
+def test_last_time_index_entry_is_valid_only_if_its_batch_has_the_timestamp_of_the_entry() -> None:
     fits = {20: True, 21: False}
     for timestamp, expected in fits.items():
         segment, _ = filled(((0, 1, 20), (0, 1, 10)))

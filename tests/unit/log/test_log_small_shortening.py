@@ -52,7 +52,7 @@ def to_delete(log: Log, stamps: tuple[int, ...], by_size: int) -> int:
 
 @pytest.mark.parametrize("policy", ["delete", "compact"])
 @pytest.mark.parametrize("rolled", [False, True])
-def test_retention_deletes_the_oldest_segments_that_neither_time_nor_size_nor_the_log_start_keeps(
+def test_retention_deletes_old_segments_that_are_expired_or_beyond_the_size_limit_or_below_the_log_start(
     policy: str, rolled: bool
 ) -> None:
     logs = manager(clock=ManualClock(NOW))
@@ -73,7 +73,7 @@ def test_retention_deletes_the_oldest_segments_that_neither_time_nor_size_nor_th
             assert log.segments.bases[0] == expected
 
 
-def test_record_without_a_timestamp_or_with_timestamp_zero_expires_by_its_own_rule() -> None:
+def test_record_with_timestamp_zero_expires_but_without_a_timestamp_the_time_of_the_file_counts() -> None:
     """A segment without timestamps counts from the modification time of its file, which is NOW here."""
     for stamp, deleted in ((-1, 0), (0, 1)):
         logs = manager(MemoryDisk(now_ms=lambda: NOW), ManualClock(NOW))
@@ -131,7 +131,7 @@ class Cut:
 
 
 @pytest.mark.parametrize("flushed", [2, 4, 8])
-def test_truncation_lowers_every_offset_above_it_and_raises_none(flushed: int) -> None:
+def test_truncation_lowers_the_offsets_of_a_log_that_are_above_its_new_end_and_raises_none(flushed: int) -> None:
     for committed, cleaned, start, cut in product((2, 8), (0, 4, 8), (0, 1), range(10)):
         case = Cut(flushed, committed, cleaned, start)
         log = case.log
@@ -167,7 +167,7 @@ def test_full_truncation_leaves_an_empty_log_that_starts_at_the_offset(offset: i
     assert case.told == [min(offset, 2)]
 
 
-def test_compaction_is_noted_up_to_the_log_end() -> None:
+def test_cleaned_offset_of_a_log_is_never_above_the_log_end() -> None:
     log = segments_with(manager(), "t", (0, 0), (1, 1))
     for offset, noted in ((0, 0), (1, 1), (2, 2), (3, 2)):
         log.note_compacted(offset)

@@ -85,7 +85,7 @@ def test_a_lookup_by_time_in_batches_with_false_max_timestamps_does_not_block_ot
     assert passes >= 100
 
 
-def test_lookup_by_time_points_to_a_batch_that_cannot_be_decoded_instead_of_failing() -> None:
+def test_lookup_by_time_that_meets_an_undecodable_batch_returns_its_first_offset_instead_of_an_error() -> None:
     log = new_log()
     log.append_as_leader(build_batch([(NOW, b"k", None, ())]), leader_epoch=0, now_ms=NOW)
     header = parse_header(build_batch([(NOW + 5, b"k", None, ())] * 2, compression=Codec.ZSTD))

@@ -362,7 +362,7 @@ def test_invalid_alter_partition_request_gets_an_error_code_and_changes_no_isr(
 
 
 @pytest.mark.parametrize(("isr", "fields"), [([1, 2], {"epochs": {2: 11}}), ([1, 3], {})])
-def test_late_isr_request_is_refused_after_ineligible_replica_raised_the_partition_epoch(
+def test_refusal_with_ineligible_replica_raises_the_partition_epoch_so_that_a_repeated_request_is_refused(
     isr: list[int], fields: dict[str, Any]
 ) -> None:
     before = partition("123", "12", leader_epoch=3, partition_epoch=7)

@@ -78,7 +78,7 @@ def replace(
     return ErrorCode(reply.error_code).name, reply.error_message, apply(image, decision.records)
 
 
-def test_topic_config_is_set_changed_and_deleted() -> None:
+def test_topic_config_can_be_set_and_changed_and_deleted() -> None:
     image = image_with()
     for value in ("100", "200"):
         code, message, image = change(image, TOPIC, "t", ("retention.ms", SET, value))
@@ -338,7 +338,7 @@ def test_config_request_that_names_a_resource_twice_gets_an_error_for_both_entri
     assert [each.error_code for each in decision.reply.responses] == [42, 0, 42]
 
 
-def test_config_request_gets_invalid_config_for_patterns_beyond_its_limit_of_total_work() -> None:
+def test_patterns_beyond_the_work_limit_of_a_config_request_are_refused_with_invalid_config() -> None:
     match = incremental.AlterableConfig(name="match", config_operation=SET, value="client_id=" + "a" * 900)
     resources = [
         incremental.AlterConfigsResource(resource_type=METRICS, resource_name=f"s{number}", configs=[match])

@@ -75,7 +75,7 @@ def test_every_group_config_has_a_description_and_a_valid_default() -> None:
             assert SETTINGS.get(inherited.default) == key.default_value()
 
 
-def test_group_config_above_the_limit_of_the_broker_takes_the_value_of_the_limit() -> None:
+def test_group_config_above_the_limit_of_the_broker_is_lowered_to_the_limit() -> None:
     image = MetadataImage(configs={(ResourceType.GROUP, "g"): {"consumer.session.timeout.ms": "50000"}})
     settings = Settings({"group.consumer.max.session.timeout.ms": "48000", "group.share.heartbeat.interval.ms": "6000"})
     configs = effective_group_configs(image, "g", settings)

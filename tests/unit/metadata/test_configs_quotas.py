@@ -34,7 +34,7 @@ def change(
     return codes, apply(image, decision.records)
 
 
-def test_quotas_are_set_changed_and_removed() -> None:
+def test_quotas_can_be_set_and_removed() -> None:
     codes, image = change(
         MetadataImage(),
         ([(USER, "a"), (CLIENT, "c")], [(PRODUCE, 3000.0), ("request_percentage", 50.5)]),

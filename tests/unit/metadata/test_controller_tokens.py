@@ -144,7 +144,7 @@ def test_renewal_extends_a_token_up_to_its_maximum_lifetime() -> None:
     assert renewed(image, mac, LIFETIME, NOW + 500) == NOW + LIFETIME
 
 
-def test_only_owner_requester_and_renewers_may_renew_and_expire_a_token() -> None:
+def test_only_the_owner_the_requester_and_the_renewers_may_renew_or_expire_a_token() -> None:
     answer, image = created(owner=("User", "bob"), renewers=("cid", "dan"))
     for user in ("User:ann", "User:bob", "User:cid", "User:dan"):
         assert renewed(image, answer.hmac, -1, NOW, user) == NOW + EXPIRY

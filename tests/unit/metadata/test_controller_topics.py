@@ -100,7 +100,7 @@ def test_new_topic_keeps_its_manual_assignment_unchanged() -> None:
     assert [image.topics["t"].partitions[index].leader for index in range(2)] == [2, 3]
 
 
-def test_new_partition_has_an_isr_and_a_leader_without_fenced_brokers() -> None:
+def test_fenced_broker_is_neither_leader_of_a_new_partition_nor_in_its_isr() -> None:
     image = with_topics(cluster(1, 2, fenced=frozenset({1})), wanted("t", -1, -1, {0: [1, 2]}))
     partition = image.topics["t"].partitions[0]
     assert (partition.replicas, partition.isr, partition.leader) == ((1, 2), (2,), 2)

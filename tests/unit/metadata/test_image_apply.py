@@ -179,7 +179,7 @@ def test_record_that_contradicts_the_image_raises_an_invariant_error(bad: Any) -
         apply(image, [bad])
 
 
-def test_configs_are_set_replaced_and_removed() -> None:
+def test_configs_can_be_set_and_removed() -> None:
     image = after(
         record(4, resource_type=2, resource_name="a", name="x", value="1"),
         record(4, resource_type=2, resource_name="a", name="y", value=""),
@@ -193,7 +193,7 @@ def test_configs_are_set_replaced_and_removed() -> None:
     assert (2, "a") not in image.configs
 
 
-def test_quotas_features_and_producer_ids_are_set_and_removed() -> None:
+def test_quotas_and_features_are_set_and_removed_and_producer_ids_are_set() -> None:
     both = [
         nested(14, "EntityData", entity_type="user", entity_name="u"),
         nested(14, "EntityData", entity_type="client-id", entity_name=None),

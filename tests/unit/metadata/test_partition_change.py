@@ -296,7 +296,7 @@ def test_a_replica_in_a_failed_directory_is_not_elected() -> None:
     ],
     ids=["smaller ISR", "smaller ISR in old clusters", "larger ISR", "fewer replicas", "another order", "nothing"],
 )
-def test_leader_epoch_rises_if_a_replica_is_removed_or_an_old_cluster_shrinks_the_isr(
+def test_leader_epoch_rises_if_a_replica_is_removed_or_if_the_isr_shrinks_in_an_old_metadata_version(
     features: dict[str, int], wishes: dict[str, Any], epochs: tuple[int, int]
 ) -> None:
     before = partition("1234", "123" if wishes.get("isr") == [1, 2, 3, 4] else None)

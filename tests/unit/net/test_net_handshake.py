@@ -34,7 +34,7 @@ class Admission:
         raise AssertionError(reason)
 
 
-def test_closing_listener_closes_and_no_longer_counts_connections_that_wait_for_a_handshake() -> None:
+def test_connection_whose_listener_closes_before_the_handshake_is_closed_and_no_longer_counted() -> None:
     asyncio.run(_close_before_the_handshake())
 
 
@@ -76,7 +76,7 @@ class OneAtATime:
         self.reasons.append(reason)
 
 
-def test_new_connection_beyond_the_handshake_limit_of_a_host_ends_its_oldest_handshake() -> None:
+def test_new_connection_beyond_the_handshake_limit_of_a_host_ends_the_oldest_handshake_of_the_host() -> None:
     asyncio.run(_three_silent_peers())
 
 

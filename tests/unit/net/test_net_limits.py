@@ -46,7 +46,7 @@ def test_connection_expires_after_one_whole_idle_period() -> None:
     assert active.expired_at == []
 
 
-def test_idle_connection_that_is_busy_at_its_expiry_is_closed_once_it_is_free() -> None:
+def test_connection_that_is_busy_when_its_idle_time_ends_is_closed_once_it_is_free() -> None:
     wheel = IdleWheel()
     held = Sleeper(wheel=wheel, stays=True)
     wheel.add(held)
@@ -110,7 +110,7 @@ def test_byte_budget_without_a_limit_is_never_exhausted() -> None:
     assert not budget.exhausted
 
 
-def test_byte_budget_reports_free_bytes_and_use_above_half_or_twice_the_limit() -> None:
+def test_byte_budget_reports_its_free_bytes_and_use_above_half_or_above_twice_its_limit() -> None:
     budget = ByteBudget(100)
     budget.take(50)
     assert (budget.room, budget.strained) == (50, False)
@@ -242,7 +242,7 @@ def test_buffer_of_a_complete_frame_has_exactly_the_size_of_the_frame() -> None:
     assert partial.capacity == len(body)
 
 
-def test_client_allocates_the_memory_for_a_response_at_once_unless_the_response_is_huge() -> None:
+def test_client_allocates_the_memory_for_a_response_in_one_step_unless_the_response_is_huge() -> None:
     for size, room in ((1_000_000, 1_000_000), (100_000_000, ANSWER_AT_ONCE_BYTES)):
         reader = FrameReader(100_000_000)
         start = SIZE.pack(size) + b"begins"

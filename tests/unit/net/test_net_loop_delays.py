@@ -37,7 +37,7 @@ def test_each_event_loop_delay_is_counted_and_a_long_delay_counts_as_a_stall() -
     assert loop.timers[0][0] == loop.now + PERIOD_S
 
 
-def test_measurement_of_loop_delays_starts_only_once_and_stops() -> None:
+def test_measurement_of_loop_delays_ignores_a_second_start_and_a_second_stop() -> None:
     async def scenario() -> None:
         delays = LoopDelays()
         delays.start()

@@ -58,7 +58,7 @@ def test_event_loop_iteration_starts_a_limited_number_of_requests_of_one_connect
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_event_loop_iteration_starts_fewer_requests_that_need_a_task_before_python_3_12(loop: str) -> None:
+def test_before_python_3_12_an_event_loop_iteration_starts_fewer_requests_that_need_a_task(loop: str) -> None:
     async def test() -> None:
         passes = Passes(tasks=True)
         async with serving(passes, Limits(pass_max_requests=2 * TASK_COST)) as harness:

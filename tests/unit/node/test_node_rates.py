@@ -70,7 +70,7 @@ def creation(*names: str, partitions: int) -> create.CreateTopicsRequest:
 SLOW = 0.001
 
 
-def test_create_topics_above_the_mutation_quota_is_refused_and_old_versions_are_throttled(
+def test_request_above_the_mutation_quota_is_refused_but_in_old_versions_accepted_and_throttled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     muted: list[float] = []

@@ -263,7 +263,7 @@ def test_a_full_directory_refuses_writes_but_serves_reads_and_other_directories_
     run(scenario)
 
 
-def test_node_applies_a_metadata_image_that_failed_again_together_with_the_next_image(
+def test_node_applies_a_failed_metadata_image_together_with_the_next_image(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:

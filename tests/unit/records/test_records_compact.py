@@ -131,7 +131,7 @@ def test_tombstone_stays_for_delete_retention_ms_after_its_first_compaction() ->
     assert everything(last)[0].timestamp == 2
 
 
-def test_tombstone_before_a_newer_record_of_its_key_is_removed_at_once() -> None:
+def test_tombstone_before_a_newer_record_of_its_key_is_removed_by_the_first_compaction() -> None:
     assert offsets_of(Round().run([put(0, (b"a", None)), put(1, (b"a", b"2"))])) == [1]
 
 

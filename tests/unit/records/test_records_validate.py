@@ -256,7 +256,7 @@ def test_validation_finds_records_without_a_key_in_a_batch_of_thousands_of_recor
     assert [record.batch_index for record in error.record_errors] == list(range(0, 2 * MAX_RECORD_ERRORS, 2))
 
 
-def test_the_broker_itself_may_append_several_batches_and_control_batches_at_once() -> None:
+def test_one_append_of_the_broker_itself_may_contain_several_batches_and_control_batches() -> None:
     marker = build_end_txn(EndTxn(False, 3), producer_id=1, producer_epoch=1, timestamp=NOW)
     results = validate_own(BATCH + marker + BATCH, RULES, base_offset=10, leader_epoch=2, now_ms=NOW)
     assert [batch.header.base_offset for batch in results] == [10, 13, 14]

@@ -116,7 +116,7 @@ def test_follower_never_truncates_to_an_offset_beyond_its_log_end() -> None:
                 assert step.offset == min(high_watermark, 5)
 
 
-def test_leader_remembers_both_offsets_if_a_follower_fetches_from_a_lower_offset() -> None:
+def test_leader_remembers_the_old_and_the_new_offset_if_a_follower_fetches_from_a_lower_offset() -> None:
     follower = Progress(2, 0, 0)
     for offset in (4, 4, 7):
         follower.on_fetch(offset, 0, 10, 0)

@@ -41,7 +41,7 @@ async def start(partition: Deleting) -> asyncio.Task[None]:
     return task
 
 
-def test_share_coordinator_handles_a_failed_deletion_of_old_records_in_its_log() -> None:
+def test_pruning_of_the_share_coordinator_log_ends_without_an_error_if_the_deletion_fails() -> None:
     async def scenario() -> None:
         partition = Deleting()
         task = await start(partition)

@@ -61,7 +61,7 @@ def test_power_cut_loses_a_synced_file_whose_directory_entry_is_not_synced() -> 
     assert not rig.disk.exists("/d/f")
 
 
-def test_power_cut_undoes_renames_removals_and_new_directories_that_are_not_synced() -> None:
+def test_power_cut_undoes_a_rename_or_removal_or_new_directory_that_is_not_synced() -> None:
     rig = Rig()
     rig.disk.write_atomic("/d/old", b"1")
     rig.disk.write_atomic("/d/gone", b"2")

@@ -50,7 +50,7 @@ def broken_by(act: Callable[[Log], Any], config: LogConfig | None = None) -> lis
 
     with tapped(DurabilityClaims([machine], lambda rule, what: violations.append(what)).taps()):
         asyncio.run(use())
-    return [what.partition("would lose: ")[2] for what in violations]
+    return [what.partition("would erase: ")[2] for what in violations]
 
 
 def append(log: Log) -> None:

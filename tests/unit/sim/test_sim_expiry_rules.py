@@ -84,7 +84,7 @@ def test_rule_finds_a_committed_offset_that_is_gone_before_its_retention_time() 
     assert rules(plan, history, found) == []
 
 
-def test_rule_finds_brokers_whose_answers_contradict_each_other() -> None:
+def test_rule_reports_contradictory_broker_answers_that_the_history_contains() -> None:
     assert rules(PLAN, History(contradictions=["t-0 starts at 5 and is stable up to 3 only"]), view()) == [
         "answers agree"
     ]

@@ -211,7 +211,7 @@ def test_rule_finds_a_created_topic_that_is_missing_and_a_deleted_topic_that_exi
 
 
 @pytest.mark.parametrize(("seconds", "broken"), [(0.5, ["topics are as told"]), (3.0, [])])
-def test_recreated_topic_may_be_missing_only_if_the_earlier_deletion_ended_late(
+def test_recreated_topic_may_be_missing_only_if_the_earlier_deletion_took_long_enough_to_be_sent_twice(
     seconds: float, broken: list[str]
 ) -> None:
     deleted = TopicChange("a", 0, 2.0, Outcome.DONE, 2.0 + seconds)

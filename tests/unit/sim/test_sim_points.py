@@ -69,7 +69,7 @@ def test_recording_fault_points_does_not_change_the_trace_of_a_run() -> None:
     assert recorded().digest == run_plan(plan_of_three()).digest
 
 
-def test_recorded_fault_points_contain_messages_of_nodes_and_clients_and_disk_changes() -> None:
+def test_recorded_fault_points_contain_disk_changes_and_messages_of_nodes_and_clients() -> None:
     kinds = {point.kind for point in recorded().points.passed}
     assert {
         "Fetch(follower) request",

@@ -23,7 +23,7 @@ from penstock.sim.run.simulation import run_plan
 pytestmark = pytest.mark.programs
 
 
-def test_check_finds_metadata_logs_that_differ_and_quorum_leaders_without_committed_records() -> None:
+def test_check_finds_differing_metadata_logs_and_a_quorum_leader_that_lacks_committed_records() -> None:
     async def app(cluster: SimCluster) -> list[list[str]]:
         found: list[str] = []
         logs = QuorumLogs(cluster.machines, lambda rule, what: found.append(rule))

@@ -24,7 +24,7 @@ def verdict(*violations: Violation) -> Verdict:
     return Verdict(plan, list(violations), story, "", 25.0, {}, history)
 
 
-def test_report_page_shows_machines_faults_actors_and_the_story_of_the_run() -> None:
+def test_report_page_shows_machines_and_faults_and_actors_and_the_story_of_the_run() -> None:
     page = render(verdict())
     assert "All promises kept" in page
     assert page.count("<svg") == 1

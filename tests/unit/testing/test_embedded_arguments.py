@@ -18,7 +18,7 @@ NUMBER: Any = 5
 MAPPING: Any = {"retention.ms": 1000}
 
 
-def test_values_of_configs_and_properties_may_be_numbers_bools_and_lists() -> None:
+def test_values_of_configs_and_properties_may_be_numbers_or_bools_or_lists() -> None:
     config: dict[str, Any] = {
         "num.partitions": 3,
         "auto.create.topics.enable": False,
@@ -68,8 +68,8 @@ def test_values_of_configs_and_properties_may_be_numbers_bools_and_lists() -> No
         (lambda: Cluster(nodes=TEXT), TypeError, "nodes is '3': write a whole number"),
         (lambda: Cluster(nodes=0), ValueError, "nodes is 0: write 1 or more"),
         (lambda: Faults().add(delay=1, times=TEXT), TypeError, "times is '3', which is not a whole number"),
-        (lambda: Faults().add(error=9999), ValueError, "no error of Kafka has the code 9999"),
-        (lambda: Faults().add(api="Prodce", delay=1), ValueError, "no API is called 'Prodce': did you mean Produce?"),
+        (lambda: Faults().add(error=9999), ValueError, "Kafka has no error with code 9999"),
+        (lambda: Faults().add(api="Prodce", delay=1), ValueError, "there is no API 'Prodce': did you mean Produce?"),
     ],
 )
 def test_invalid_argument_is_refused_with_a_sentence_that_names_the_mistake(

@@ -161,7 +161,7 @@ def test_describe_transactions_returns_open_transactions() -> None:
     assert describe(driver.shard, "").error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_list_transactions_filters_by_state_producer_age_and_name() -> None:
+def test_list_transactions_filters_by_state_and_producer_and_age_and_name() -> None:
     driver = Driver()
     driver.add(driver.init("old"), name="old")
     driver.advance(100)

@@ -46,9 +46,7 @@ def test_two_phase_commit_transaction_stays_open_until_it_is_ended() -> None:
 
 
 @pytest.mark.parametrize(("two_phase", "state"), [(True, State.ONGOING), (False, State.PREPARE_ABORT)])
-def test_transaction_that_a_new_producer_keeps_times_out_without_two_phase_commit(
-    two_phase: bool, state: State
-) -> None:
+def test_transaction_kept_by_a_new_producer_times_out_without_two_phase_commit(two_phase: bool, state: State) -> None:
     driver = Driver(config=ENABLED)
     driver.in_state(State.ONGOING)
     assert driver.init(two_phase=two_phase, keep=True).code is NONE

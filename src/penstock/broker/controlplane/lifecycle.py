@@ -353,9 +353,9 @@ class Lifecycle:
                 pass
 
     def _no_answer(self) -> None:
-        """Emits an event about a suspected network partition if no controller has answered for a session timeout.
+        """Emits an event about a suspected network partition if no controller answered within the session timeout.
 
-        Each outage gets one event.
+        Emits only one event in each outage.
         """
         timeout_s = self._settings.int("broker.session.timeout.ms") / 1000
         silent = self._answered_at and asyncio.get_running_loop().time() - self._answered_at >= timeout_s
@@ -406,7 +406,7 @@ class Lifecycle:
         return broker is not None and is_mine and not broker.log_dirs and has_directories(image)
 
     async def _register_directories(self) -> None:
-        """Registers again, now with directory ids. If the registration fails, the next heartbeat repeats it.
+        """Registers again, now with directory ids. A failed registration is repeated after the next heartbeat.
 
         Does not store the incarnation id, because the next process of this broker must not reuse it.
         """

@@ -233,7 +233,7 @@ class MetadataLog:
         return decision.reply
 
     def subscribe(self, listener: Listener) -> None:
-        """Calls the listener with the old and the new image at each change, before the submitter gets its reply.
+        """Calls the listener with the old and the new image at each change, before `submit` returns its reply.
 
         Listeners are called in the order of their subscription, even if an earlier listener fails.
         """

@@ -89,7 +89,7 @@ def open_metadata_log(
 
 
 def _remove(log: Log, segments: list[Segment]) -> None:
-    """Deletes the files of the given metadata log segments at once: no other reader has them open."""
+    """Deletes the files of the given metadata log segments without delay: no reader has them open."""
     for segment in segments:
         segment.remove_files()
 

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def replay(machine: Machine[Any], log: Log, offset: int, data: Any) -> int:
-    """Applies the records of the batches in `data` to the state machine. Returns the offset after the last batch."""
+    """Applies the records of the batches in `data` to the state machine.
+
+    Returns the offset after the last batch; the end of the log if `data` has no batches.
+    """
     next_offset = log.log_end_offset  # for a chunk without batches: compaction has removed the rest of the log
     latest: dict[bytes | None, Record] = {}  # only the last record of a key is applied, as after compaction
     for header, batch in split_batches(data, allow_partial=True):

@@ -47,7 +47,8 @@ def events_between(old: MetadataImage, new: MetadataImage) -> Iterator[NodeEvent
     """Yields the events for the changes from one image to the next.
 
     Partitions that changed in the same way share one event, because the failure of one broker may change ten thousand
-    partitions. There is no event for a fenced broker: the controller that fenced the broker emits it with the reason.
+    partitions. Yields no `BrokerFenced`: the controller that fenced a broker emits this event itself, because only it
+    knows the reason.
     """
     yield from _brokers(old, new)
     changes = topic_changes(old, new)

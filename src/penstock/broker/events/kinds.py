@@ -152,7 +152,8 @@ class NetworkPartitionSuspected(NodeEvent):
     """This node gets no answers from other nodes that may still be running: the network may be split.
 
     The quorum's leader emits this event when it loses its majority, and when it fences a silent broker. A broker emits
-    this event when no controller has answered for a session timeout. A machine without power gives the same signs.
+    this event when no controller has answered within the session timeout. A power loss of the other machines looks the
+    same to this node.
     """
 
     KIND: ClassVar[str] = "network.suspected"

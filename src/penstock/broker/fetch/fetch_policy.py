@@ -48,8 +48,8 @@ class FetchPolicy:
     ) -> None:
         """Creates the policy. `access` is the node's authorizer; None if the node has no authorizer.
 
-        With an authorizer, a follower's principal needs CLUSTER_ACTION. Without it, a follower must fetch over the
-        listener `inter_broker_listener`.
+        With an authorizer, a follower's principal needs CLUSTER_ACTION. Without an authorizer, a follower must fetch
+        over the listener `inter_broker_listener`.
         """
         self._access = access
         self._host = host

@@ -70,7 +70,7 @@ class Probe:
     async def sample(self, node_id: int, place: Place, offset: int, max_bytes: int = SAMPLE_BYTES) -> Sample:
         """Returns a sample of the records that the node serves from `offset` on.
 
-        Does not raise an exception: after an error, the status of the sample shows it.
+        Does not raise an exception: if the request fails, the status of the sample shows the failure.
         """
         wanted = FetchPartition(partition=place.partition, fetch_offset=offset, partition_max_bytes=max_bytes)
         asked = FetchTopic(topic=place.topic, topic_id=place.topic_id, partitions=[wanted])

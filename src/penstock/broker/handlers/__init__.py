@@ -1,4 +1,4 @@
-"""Contains one module per API key.
+"""Contains one module per API key, with a function `handle(broker, ctx, request)`.
 
-Its function `handle(broker, ctx, request)` returns a response, a `Later` (a response that is made later), or None.
+The function returns a response, a `Later` (a response that is made later), or None (no response).
 """

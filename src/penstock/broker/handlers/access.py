@@ -1,9 +1,9 @@
 """Lists the access rules of each API: one table, from the API key to the checks that the authorizer makes.
 
 A rule refuses the whole request, or some items of one array. In the second case the handler gets only the allowed
-items, and the refused items are added to its response with their error codes. Filters remove items from a response that
-the client may not see. The import of this module fails if an API of `HANDLERS` has no entry in the table. Nodes without
-an authorizer call the handlers directly.
+items, and the refused items are added to its response with their error codes. Filters remove from a response the items
+that the client may not see. The import of this module fails if an API of `HANDLERS` has no entry in the table. Nodes
+without an authorizer call the handlers directly.
 """
 
 from __future__ import annotations

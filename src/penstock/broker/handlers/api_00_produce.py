@@ -8,8 +8,9 @@
 - If a topic requires fsync (`flush.messages=1`, `penstock.acks.fsync`), the response waits for a shared fsync.
 - The first batch of a transaction on a partition waits until the coordinator has verified that the partition belongs to
   the transaction; since v12 the coordinator adds the partition (KIP-890).
-- Some batches have to be unpacked (decompressed and decoded): for a compacted topic, for another codec, or to check
-  timestamps. Large batches are unpacked in a thread; only requests of the same connection wait.
+- Some batches have to be unpacked (decompressed and decoded): if the topic is compacted, if it has another codec
+  than the batch, or to check timestamps. Large batches are unpacked in a thread; only requests of the same connection
+  wait.
 - A request with more than about 1,000 partitions is appended and answered in slices of 500 (`large_requests`).
 """
 

@@ -73,8 +73,8 @@ def _response(broker: Broker, ctx: RequestContext, answer: Answer) -> StreamsGro
 def _create(broker: Broker, ctx: RequestContext, topics: Mapping[str, InternalTopic], interval_ms: int) -> str:
     """Starts to create the topics. Returns an error text for the response; an empty text if there is no error.
 
-    If the client may not create all the topics, none is created, and the text lists the topics without permission.
-    Otherwise the text lists the topics that the controller has refused.
+    If the client lacks the permission to create one or more of the topics, no topic is created, and the text lists the
+    topics that it may not create. Otherwise the text lists the topics that the controller has refused.
     """
     refused = _unauthorized(broker, ctx, topics)
     if refused:

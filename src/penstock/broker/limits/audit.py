@@ -60,7 +60,7 @@ class Audit:
         self._line("denied", ctx.connection, ctx, operation.name, resource.name, [name], DENIED)
 
     def role_missing(self, ctx: RequestContext, role: str) -> None:
-        """Writes a line about a request that was denied because its sender does not have the role."""
+        """Writes a line about a request that was denied because its sender lacks the required role."""
         self._line("denied", ctx.connection, ctx, "USE", "ROLE", [role], DENIED)
 
     def changed(

@@ -151,7 +151,7 @@ class ClientQuota(Generic[Meter]):
             self._meters.clear()
 
     def meter(self, principal: str, client_id: str | None) -> Meter | None:
-        """Returns the rate that counts this client's requests; None if no quota applies to the client."""
+        """Returns the meter that counts this client's requests; None if no quota applies to the client."""
         who = (principal, client_id)
         try:
             return self._resolved[who]

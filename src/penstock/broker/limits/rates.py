@@ -28,7 +28,7 @@ class Window:
 class Rate:
     """Measures a rate over a sliding window of samples.
 
-    A new rate is also averaged over a full window. So the first burst of a client may use the quota of a whole window.
+    Even a new rate is averaged over a full window, so the first burst of a client may use the quota of a whole window.
     """
 
     limit: float
@@ -68,10 +68,10 @@ class Rate:
         return now_ms
 
     def _purge(self, now_ms: int) -> int:
-        """Drops samples that have left the window. Returns `now_ms`, but not a time before the newest sample.
+        """Drops samples that have left the window. Returns `now_ms`, or the time of the newest sample if this is later.
 
         `now_ms` may be a little before the newest sample, because a parked request is counted at the time of its
-        arrival. If it is long before the newest sample, the clock has jumped back, and all samples are dropped.
+        arrival. If it is long before the newest sample, the clock has jumped back: all samples are dropped.
         """
         span = self.window.samples * self.window.sample_ms
         if self._samples and now_ms < self._samples[-1][0]:

@@ -212,9 +212,9 @@ class Partitions:
     def _adopted(self, partition: Partition, config: LogConfig) -> Log | None:
         """Makes a future log the current log of a replica whose own log is missing. Returns None if this is impossible.
 
-        A future log is used only if the controller has assigned the replica to its directory. Other future logs are
-        removed. But while a directory is offline, future logs of the current topic are kept: the log that they copy may
-        be in the offline directory.
+        A future log is used only if the controller has assigned the replica to the future log's directory. Other future
+        logs are removed. But while a directory is offline, future logs of the current topic are kept: the log that they
+        copy may be in the offline directory.
         """
         leftovers, ours = self._logs.futures.leftovers, None
         for orphan in leftovers.of(partition.topic, partition.index):
@@ -230,9 +230,10 @@ class Partitions:
     def _directory_of(self, partition: Partition) -> bytes | None:
         """Returns the id of the directory in which to open the replica's log; None if any directory can be used.
 
-        Raises KafkaError if the log may be in an offline directory, so that no second log is created elsewhere. An
-        offline directory may hold any replica that was found in no other directory, because its id may be unknown. If
-        the metadata has no directory for the replica, the replica is reported as lost, so that it can't become leader.
+        Raises KafkaError if the log may be in an offline directory, so that no second log is created elsewhere. The id
+        of an offline directory may be unknown, so each offline directory may hold any replica that was found in no
+        other directory. If the metadata has no directory for such a replica, the replica is reported as lost, so that
+        it can't become leader.
         """
         wanted = partition.image.directory(self._node_id)
         if any(each.directory_id == wanted for each in self._logs.dirs):

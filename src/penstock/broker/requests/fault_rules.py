@@ -259,7 +259,7 @@ def _api_key(api: str | int | None) -> int | None:
     for key, known in APIS.items():
         if api == key or (isinstance(api, str) and known.name.lower() == api.lower()):
             return key
-    raise ValueError(f"no API is called {api!r}: {did_you_mean(str(api), (known.name for known in APIS.values()))}")
+    raise ValueError(f"there is no API {api!r}: {did_you_mean(str(api), (known.name for known in APIS.values()))}")
 
 
 def _error_code(error: ErrorCode | str | int | None) -> ErrorCode | None:
@@ -269,5 +269,5 @@ def _error_code(error: ErrorCode | str | int | None) -> ErrorCode | None:
         if error == known or (isinstance(error, str) and known.name == error.upper()):
             return known
     if not isinstance(error, str):
-        raise ValueError(f"no error of Kafka has the code {error!r}: use a member of ErrorCode, or its name")
-    raise ValueError(f"no error of Kafka is called {error!r}: {did_you_mean(error, ErrorCode.__members__)}")
+        raise ValueError(f"Kafka has no error with code {error!r}: use a member of ErrorCode, or its name")
+    raise ValueError(f"Kafka has no error named {error!r}: {did_you_mean(error, ErrorCode.__members__)}")

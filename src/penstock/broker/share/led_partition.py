@@ -1,9 +1,9 @@
 """Leads one partition of one share group: keeps its acquisition state, runs its timer, and writes its changes.
 
 Only one write is in flight at a time. Acknowledgements that arrive meanwhile go together into the next write. If a
-write fails, its acknowledgements are rolled back, and the members get an error. When a lock expires,
-its records are released or archived at once; if this can't be written, it is written later. A separate task writes dead
-letters, after the share coordinator has stored which records are given up.
+write fails, its acknowledgements are rolled back, and the members get an error. When a lock expires, its records are
+released or archived at once; if the write of this change fails, a later write contains the change. A separate task
+writes dead letters, after the share coordinator has stored which records are given up.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class ShareMember:
 
 @dataclass(frozen=True, slots=True)
 class StatePartitions:
-    """Lists the partitions whose state at the share coordinator exists, is being created, or is being deleted."""
+    """Holds the partitions whose state at the share coordinator exists, is being created, or is being deleted."""
 
     initializing: Mapping[bytes, frozenset[int]] = field(default_factory=dict)
     initialized: Mapping[bytes, frozenset[int]] = field(default_factory=dict)

@@ -29,7 +29,7 @@ class InitializeStates(NamedTuple):
 
 
 def initialize_missing(turn: Turn, image: MetadataImage, group: ShareGroup, topics: Iterable[str], epoch: int) -> None:
-    """Lists partitions without a state as initializing, and asks the share coordinator to create their states.
+    """Marks partitions without a state as initializing, and asks the share coordinator to create their states.
 
     Repeats the request for states that the share coordinator has not created in time.
     """
@@ -61,7 +61,7 @@ def initialize_missing(turn: Turn, image: MetadataImage, group: ShareGroup, topi
 
 
 def initialized(turn: Turn, image: MetadataImage, group: ShareGroup, slots: Slots) -> None:
-    """Lists partitions as initialized, because the share coordinator has created their states."""
+    """Marks partitions as initialized, because the share coordinator has created their states."""
     done = _by_topic(slots)
     states = group.states
     joined = _joined(states.initialized, done)

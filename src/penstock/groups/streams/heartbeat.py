@@ -209,8 +209,8 @@ def _check_tasks(configured: ConfiguredTopology, owned: Tasks | None) -> None:
         if subtopology is None or not all(0 <= index < subtopology.tasks for index in indexes):
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"The member reports tasks of subtopology {key.subtopology} that the topology does not have: report "
-                "only assigned tasks.",
+                f"The member reports tasks of subtopology {key.subtopology}, but the topology does not have these "
+                "tasks: report only assigned tasks.",
             )
 
 

@@ -34,7 +34,7 @@ PERMISSIONS = {"allow": Permission.ALLOW, "deny": Permission.DENY}
 def _chosen(values: Mapping[str, E], name: str, text: str) -> E:
     found = values.get(text)
     if found is None:
-        raise Problem(400, f"{name} can't be {text[:40]!r}: give one of {', '.join(values)}.")
+        raise Problem(400, f"'{name}' can't be {text[:40]!r}: give one of {', '.join(values)}.")
     return found
 
 
@@ -59,7 +59,7 @@ async def set_password(service: Service, call: Call) -> Any:
     """Sets the password of a SCRAM user, and creates the user if needed. The password is salted on this node."""
     user, mechanisms = call.path["user"], _mechanisms(call.body.get("mechanisms"))
     if not call.body["password"]:
-        raise Problem(400, "The field password is empty: give a password.")
+        raise Problem(400, "The field 'password' is empty: give a password.")
     iterations = call.body.get("iterations", DEFAULT_ITERATIONS)
     admin = AccessAdmin(await service.client())
     await admin.set_password(user, call.body["password"], mechanisms, secrets.token_bytes, iterations)
@@ -88,7 +88,7 @@ def _acl(body: Mapping[str, Any]) -> tuple[AclResource, str, PatternType, list[O
     resource = _chosen(RESOURCES, "resource", body["resource"])
     name = body.get("name", CLUSTER_NAME if resource is AclResource.CLUSTER else "")
     if not name:
-        raise Problem(400, "The field name is missing: give the name of the resource, or * for all.")
+        raise Problem(400, "The field 'name' is missing: give the name of the resource, or * for all.")
     operations = [_chosen(OPERATIONS, "operations", each) for each in body.get("operations") or ["all"]]
     pattern = _chosen(PATTERNS, "pattern", body.get("pattern", "literal"))
     return resource, name, pattern, operations, _chosen(PERMISSIONS, "permission", body.get("permission", "allow"))

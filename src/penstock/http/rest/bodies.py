@@ -46,6 +46,6 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise FieldError(f"the body has the field {name[:40]} twice: give it once.")
+            raise FieldError(f"the body has the field '{name[:40]}' twice: give it once.")
         found[name] = value
     return found

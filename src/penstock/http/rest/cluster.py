@@ -41,7 +41,7 @@ def paged(rows: list[Any], call: Call, name: str) -> dict[str, Any]:
 
 
 def _failed_partitions(failed: Mapping[TopicPartition, ErrorCode]) -> dict[str, Any]:
-    """Returns a response body that lists the partitions of a change that failed, with Kafka's error codes."""
+    """Returns a response body that lists the partitions for which a change failed, with Kafka's error codes."""
     return {
         "failed": [
             {"topic": topic, "partition": index, "kafka_error": code.name}
@@ -149,7 +149,7 @@ async def force_election(service: Service, call: Call) -> Any:
         failed = await admin.elect_leaders(partition_keys(partitions), kind=kind)
         return _failed_partitions(failed)
     if call.body.get("unclean", False):
-        raise Problem(400, "The field unclean is allowed only with partitions: the quorum has no unclean elections.")
+        raise Problem(400, "The field 'unclean' is allowed only with 'partitions': the quorum has no unclean election.")
     metadata = service.broker.metadata
     if not metadata.leading:
         leader = metadata.quorum().leader_id

@@ -62,13 +62,13 @@ class Field:
             case _:
                 fits = isinstance(value, dict) and len(value) <= MAX_ITEMS
         if not fits:
-            raise FieldError(f"{name} has to be {_article(self.kind)}.")
+            raise FieldError(f"'{name}' has to be {_article(self.kind)}.")
         if self.choices and value not in self.choices:
-            raise FieldError(f"{name} can't be {value[:40]!r}: give one of {', '.join(self.choices)}.")
+            raise FieldError(f"'{name}' can't be {value[:40]!r}: give one of {', '.join(self.choices)}.")
         if self.low is not None and value < self.low:
-            raise FieldError(f"{name} can't be {value}: give {self.low} or more.")
+            raise FieldError(f"'{name}' can't be {value}: give {self.low} or more.")
         if self.high is not None and value > self.high:
-            raise FieldError(f"{name} can't be {value}: give {self.high} or less.")
+            raise FieldError(f"'{name}' can't be {value}: give {self.high} or less.")
         if self.items is not None:
             return [self.items.check(f"{name}[{index}]", each) for index, each in enumerate(value)]
         if self.kind == "object":
@@ -80,11 +80,11 @@ class Field:
         if self.kind == "integer":
             digits = text.removeprefix("-")
             if not digits.isdecimal() or not digits.isascii() or len(digits) > 19:
-                raise FieldError(f"{name} can't be {text[:40]!r}: give a whole number.")
+                raise FieldError(f"'{name}' can't be {text[:40]!r}: give a whole number.")
             return self.check(name, int(text))
         if self.kind == "boolean":
             if text not in ("true", "false"):
-                raise FieldError(f"{name} can't be {text[:40]!r}: give true or false.")
+                raise FieldError(f"'{name}' can't be {text[:40]!r}: give true or false.")
             return text == "true"
         return self.check(name, text)
 
@@ -92,7 +92,7 @@ class Field:
 def _is_text(value: Any) -> bool:
     """Returns True for a text of at most MAX_TEXT characters that can be encoded in UTF-8.
 
-    JSON can contain a lone surrogate, which UTF-8 can't.
+    JSON can contain a lone surrogate, which can't be encoded in UTF-8.
     """
     if not isinstance(value, str) or len(value) > MAX_TEXT:
         return False
@@ -113,7 +113,7 @@ def _texts(name: str, value: Mapping[str, Any]) -> Mapping[str, Any]:
     for key, each in value.items():
         if not _is_text(key) or not (each is None or _is_text(each)):
             raise FieldError(
-                f"{name} has to have valid text as names and as values, of at most {MAX_TEXT} characters each; "
+                f"'{name}' has to have valid text as names and as values, of at most {MAX_TEXT} characters each; "
                 "a value may also be null."
             )
     return value
@@ -138,10 +138,10 @@ def check_object(fields: Mapping[str, Field], value: Any, prefix: str = "") -> d
     for name in value:
         if name not in fields:
             known = ", ".join(fields) or "none"
-            raise FieldError(f"there is no field {prefix}{str(name)[:40]}: the fields are {known}.")
+            raise FieldError(f"there is no field '{prefix}{str(name)[:40]}': the fields are {known}.")
     for name, each in fields.items():
         if each.required and name not in value:
-            raise FieldError(f"{prefix}{name} is missing.")
+            raise FieldError(f"the field '{prefix}{name}' is missing.")
     return {name: fields[name].check(prefix + name, each) for name, each in value.items()}
 
 
@@ -150,10 +150,10 @@ def parse_texts(fields: Mapping[str, Field], texts: Mapping[str, str]) -> dict[s
     for name in texts:
         if name not in fields:
             known = ", ".join(fields) or "none"
-            raise FieldError(f"there is no parameter {name[:40]}: the parameters are {known}.")
+            raise FieldError(f"there is no parameter '{name[:40]}': the parameters are {known}.")
     for name, each in fields.items():
         if each.required and name not in texts:
-            raise FieldError(f"the parameter {name} is missing.")
+            raise FieldError(f"the parameter '{name}' is missing.")
     return {name: fields[name].parse(name, text) for name, text in texts.items()}
 
 

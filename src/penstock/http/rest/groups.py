@@ -1,4 +1,6 @@
-"""Implements operations on groups: list, describe with members and lag, reset offsets with a dry run, and delete."""
+"""Implements operations on groups: list, describe with members and lag, reset offsets (or only show the new offsets, in
+a dry run), and delete.
+"""
 
 from __future__ import annotations
 
@@ -141,12 +143,12 @@ async def _partitions(service: Service, call: Call, before: Offsets) -> list[Top
     if topics is None:
         if not before:
             raise Problem(
-                404, f"Group {call.path['group']!r} has no committed offsets: name topics in the field topics."
+                404, f"Group {call.path['group']!r} has no committed offsets: name topics in the field 'topics'."
             )
         return sorted(before)
     wanted = partitions_of_topics(service, topics)
     if len(wanted) > RESET_MAX:
-        raise Problem(400, f"A reset of {len(wanted)} partitions is too large: name fewer topics, {RESET_MAX} at most.")
+        raise Problem(400, f"A reset of {len(wanted)} partitions is too large (limit: {RESET_MAX}): name fewer topics.")
     return wanted
 
 

@@ -45,7 +45,7 @@ async def drain_nodes(service: Service, call: Call) -> Any:
     facts, _ = await service.state()
     there = {node.node_id for node in facts.nodes}.union(*(part.replicas for part in facts.partitions.values()))
     if not nodes or not nodes <= there:
-        raise Problem(404, f"The field `nodes` can't be {sorted(nodes)}: the cluster has nodes {sorted(there)}.")
+        raise Problem(404, f"The field 'nodes' can't be {sorted(nodes)}: the cluster has nodes {sorted(there)}.")
 
     def planner(placement: Any, racks: Any, sizes: Any) -> Any:
         return drain(placement, racks, nodes, sizes)
@@ -61,7 +61,7 @@ async def rebalance_cluster(service: Service, call: Call) -> Any:
 
     def planner(placement: Any, racks: Any, sizes: Any) -> Any:
         if not onto <= racks.keys():
-            raise PlanError(f"The field `onto` can't be {sorted(onto)}: the running brokers are {sorted(racks)}")
+            raise PlanError(f"The field 'onto' can't be {sorted(onto)}: the running brokers are {sorted(racks)}")
         return rebalance(placement, racks, sizes, onto=onto)
 
     about = f"moves a fair share of replicas to nodes {sorted(onto)}" if onto else "evens out replicas and leaders"

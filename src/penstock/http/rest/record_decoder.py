@@ -54,7 +54,8 @@ class DecodedBatch:
 
 
 def _steps(header: BatchHeader, batch: Buffer, wanted: Wanted) -> Iterator[Step]:
-    """Decodes a batch and yields a `Step` for each part, in offset order. After a failure, the last has the reason."""
+    """Decodes a batch and yields a `Step` for each part, in offset order. After a failure, the last `Step` has the
+    reason."""
     reached = header.base_offset
     try:
         for matches, reached in excerpt_steps(batch, wanted, BATCH_MAX_BYTES):

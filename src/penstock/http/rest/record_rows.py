@@ -58,7 +58,7 @@ def _rows(partition: int, records: Sequence[Excerpt], viewing: Viewing) -> list[
 
 
 def _piece(records: Sequence[Excerpt], start: int) -> int:
-    """Returns the end index of the records to convert in one call of the thread, from index `start` on."""
+    """Returns the end index of the next piece: the records, from index `start` on, that are converted together."""
     room = PIECE_BYTES
     for end in range(start, min(start + PIECE_RECORDS, len(records))):
         room -= answer_size(records[end])

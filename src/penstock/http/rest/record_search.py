@@ -61,7 +61,8 @@ async def stream_records(service: Service, call: Call) -> Any:
     if "offset" in call.query:
         if len(wanted) != 1:
             raise Problem(
-                400, "The parameter offset needs the parameter partition, because each partition has its own offsets."
+                400,
+                "The parameter 'offset' needs the parameter 'partition', because each partition has its own offsets.",
             )
         position = call.query["offset"]
     contains = call.query.get("contains", "").encode()
@@ -148,7 +149,7 @@ async def search_records(service: Service, call: Call) -> Any:
     """Searches a topic for records that contain a text in key or value, as an operation."""
     topic, body = call.path["topic"], call.body
     if not body["contains"]:
-        raise Problem(400, "The field contains is empty: give the text to search for.")
+        raise Problem(400, "The field 'contains' is empty: give the text to search for.")
     known = _wanted(service, topic, None)
     wanted = [(topic, index) for index in dict.fromkeys(body["partitions"])] if "partitions" in body else known
     for each in wanted:

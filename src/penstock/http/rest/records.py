@@ -99,7 +99,8 @@ async def _read(service: Service, call: Call, topic: str, partition: int) -> tup
         page = RecordPage(call.query.get("limit", 50), consumer.position(key))
         if page.next_offset > end:
             raise Problem(
-                400, f"offset can't be {page.next_offset}: {topic}-{partition} ends at {end}: give {end} or less."
+                400,
+                f"'offset' can't be {page.next_offset}: {topic}-{partition} ends at offset {end}. Give {end} or less.",
             )
         while page.next_offset < end and not page.full and asyncio.get_running_loop().time() < stop_at:
             for fetched in await consumer.poll():
@@ -130,7 +131,7 @@ async def _add_fetched(
 def _start(call: Call) -> int | Since:
     if "timestamp_ms" in call.query:
         if "offset" in call.query:
-            raise Problem(400, "The parameters offset and timestamp_ms exclude each other: give one of them.")
+            raise Problem(400, "The parameters 'offset' and 'timestamp_ms' exclude each other: give one of them.")
         return Since(call.query["timestamp_ms"])
     offset: int = call.query.get("offset", EARLIEST)
     return offset
@@ -142,7 +143,7 @@ async def produce_records(service: Service, call: Call) -> Any:
     service.topic(topic)
     rows = call.body["records"]
     if not 0 < len(rows) <= RECORDS_MAX:
-        raise FieldError(f"records has to have 1 to {RECORDS_MAX} items.")
+        raise FieldError(f"'records' has to have 1 to {RECORDS_MAX} items.")
     prepared = [
         (_bytes(each, "key"), _bytes(each, "value"), each.get("partition"), _headers(each.get("headers", {})))
         for each in rows
@@ -165,11 +166,11 @@ def _bytes(row: dict[str, Any], name: str) -> bytes | None:
         text: str | None = row.get(name)
         return None if text is None else text.encode()
     if name in row:
-        raise FieldError(f"a record has both {name} and {name}_base64: give one of them.")
+        raise FieldError(f"a record has both '{name}' and '{name}_base64': give one of them.")
     try:
         return base64.b64decode(coded, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise FieldError(f"{name}_base64 is not base64: {error}") from error
+        raise FieldError(f"'{name}_base64' is not base64: {error}") from error
 
 
 def _headers(given: dict[str, str | None]) -> tuple[tuple[str, bytes | None], ...]:

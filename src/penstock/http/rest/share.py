@@ -66,9 +66,9 @@ async def reset_share_offsets(service: Service, call: Call) -> Any:
     topics = call.body.get("topics")
     wanted = sorted(before) if topics is None else partitions_of_topics(service, topics)
     if not wanted:
-        raise Problem(404, f"Share group {group!r} has no offsets: name topics in the field topics.")
+        raise Problem(404, f"Share group {group!r} has no offsets: name topics in the field 'topics'.")
     if len(wanted) > RESET_MAX:
-        raise Problem(400, f"A reset of {len(wanted)} partitions is too large: name fewer topics, {RESET_MAX} at most.")
+        raise Problem(400, f"A reset of {len(wanted)} partitions is too large (limit: {RESET_MAX}): name fewer topics.")
     target = await reset_targets(GroupAdmin(client), given[0], call.body[given[0]], wanted, before)
     dry = call.body.get("dry_run", False)
     refusals = [] if dry else await admin.alter_offsets(group, target)
@@ -106,10 +106,10 @@ async def change_records(service: Service, call: Call) -> Any:
     """Releases or archives the records in flight with offsets `first` to `last` of one partition."""
     kind = CHANGES.get(call.body["change"])
     if kind is None:
-        raise Problem(400, f"The field change can't be {call.body['change'][:40]!r}: give {' or '.join(CHANGES)}.")
+        raise Problem(400, f"The field 'change' can't be {call.body['change'][:40]!r}: give {' or '.join(CHANGES)}.")
     first, last = call.body["first"], call.body.get("last", call.body["first"])
     if last < first:
-        raise Problem(400, f"The field last can't be {last}: give {first} or more.")
+        raise Problem(400, f"The field 'last' can't be {last}: give {first} or more.")
     place = (call.body["topic"], call.body["partition"])
     refusal = await ShareAdmin(await service.client()).change(call.path["group"], place, first, last, kind)
     if refusal is not None:

@@ -142,7 +142,7 @@ async def change_configs(service: Service, call: Call) -> Any:
     changes = [(key, int(ConfigOperation.SET), value) for key, value in call.body.get("set", {}).items()]
     changes += [(key, int(ConfigOperation.DELETE), None) for key in call.body.get("unset", [])]
     if not changes:
-        raise Problem(400, "There is nothing to change: give the field set or the field unset.")
+        raise Problem(400, "There is nothing to change: give the field 'set' or the field 'unset'.")
     dry = call.body.get("validate_only", False)
     await Admin(await service.client()).alter_configs(kind, name, changes, validate_only=dry)
     return {"changed": not dry}

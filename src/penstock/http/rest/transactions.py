@@ -38,7 +38,7 @@ async def terminate_transaction(service: Service, call: Call) -> Any:
 async def list_hanging(service: Service, call: Call) -> Any:
     """Answers with the hanging transactions: open transactions that no coordinator will end.
 
-    Looks at every partition of the given topic; of all topics by default.
+    Checks every partition of the topic that the query names; by default, the partitions of all topics.
     """
     now_ms = service.broker.clock.wall_ms()
     topics = [call.query["topic"]] if "topic" in call.query else []

@@ -97,7 +97,7 @@ def _protects(name: str) -> bool:
     """Returns True for settings that protect listeners and that Penstock reads only when it starts.
 
     These are the SASL settings and some TLS settings, with and without a listener prefix. Kafka applies changes of many
-    of them at once. If a change were stored but not applied, a listener would look protected but be open.
+    of them to a running broker. If a change were stored but not applied, a listener would look protected but be open.
     """
     key = broker_key(name)
     return key is not None and key.name not in TLS_WHILE_RUNNING and key.name.startswith(PROTECTING)

@@ -91,7 +91,7 @@ def _listener_refusal(name: str) -> str | None:
 
 
 def _known_listeners(static: Mapping[str, str]) -> set[str]:
-    """Returns the names of all listeners that the properties mention, in lower case, and HTTP."""
+    """Returns the names of all listeners that the properties mention, and of the HTTP listener, in lower case."""
     texts = [static.get("listeners", "PLAINTEXT"), HTTP, *(static.get(name, "") for name in _LISTENER_LISTS)]
     return {entry.partition(":")[0].strip().lower() for text in texts for entry in text.split(",")}
 

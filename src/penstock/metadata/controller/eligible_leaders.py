@@ -4,8 +4,8 @@ While a partition's ISR is below min.insync.replicas, no record is committed. So
 all committed records: they are eligible leaders. A lower min.insync.replicas may let the leader commit records again.
 The eligible leaders lack these records, so the eligible leaders of this partition are cleared.
 
-All other partitions keep their eligible leaders. Kafka clears them too. Then such a partition could stay without a
-leader, although a replica with all committed records is alive.
+All other partitions keep their eligible leaders. Kafka clears these eligible leaders too, so that such a partition can
+stay without a leader although a replica with all committed records is alive.
 """
 
 from __future__ import annotations

@@ -155,8 +155,8 @@ def _check_value(keys: Mapping[str, ConfigType], key: str, value: float) -> None
 def describe_client_quotas(
     image: MetadataImage, request: describe.DescribeClientQuotasRequest
 ) -> Iterator[list[describe.EntryData]]:
-    """Yields the quotas whose entities match the filter, in lists. One list is the result of at most `ENTITIES_AT_ONCE`
-    entities, so that the caller can pause between lists."""
+    """Yields the quotas whose entities match the filter, in lists. Each list has the matches among the next
+    `ENTITIES_AT_ONCE` entities, so that the caller can pause between lists."""
     exact, any_of = _filters(request.components)
     entities = iter(image.client_quotas.items())
     while some := list(islice(entities, ENTITIES_AT_ONCE)):

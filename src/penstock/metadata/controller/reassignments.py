@@ -1,6 +1,6 @@
 """Decides AlterPartitionReassignments requests, and answers ListPartitionReassignments from the image.
 
-A target equal to the current replicas changes nothing. A new order of the same brokers takes one record. Any other
+A target equal to the current replicas changes nothing. A new order of the same brokers needs only one record. Any other
 target starts a reassignment: the partition has old and new replicas until the new replicas have caught up.
 """
 
@@ -80,8 +80,8 @@ def _reassign(
     if not factor_may_change and len(target) != len(settled):
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The request forbids a change from {len(settled)} to {len(target)} replica(s): allow this or keep the "
-            "number.",
+            f"The request does not allow a change from {len(settled)} to {len(target)} replica(s): set "
+            "AllowReplicationFactorChange, or keep the number of replicas.",
         )
     removing = sorted(broker_id for broker_id in partition.replicas if broker_id not in target)
     # Replicas added by an earlier move stay marked, even if this move removes them: a cancel restores the replicas

@@ -57,7 +57,7 @@ class ClassicMember(Reader):
             await self._leave(client)
 
     async def _join(self, client: AsyncClient, topics: list[str]) -> list[TopicPartition]:
-        """Joins the group, again after each rebalance, until the member gets an assignment. Returns the assignment."""
+        """Joins the group, and repeats this after a rebalance, until the member gets an assignment. Returns it."""
         while True:
             joined = await self._ask_to_join(client, topics)
             self._id, self._generation = joined.member_id, joined.generation_id

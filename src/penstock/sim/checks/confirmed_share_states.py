@@ -1,9 +1,9 @@
 """Checks that share coordinators keep the states that they have confirmed.
 
 A write of a share-partition leader is confirmed when `SharePersister.write` returns. If a leader reads the state later,
-its start offset must not be lower than in the write. Each record that the write acknowledged or archived must still be
-acknowledged or archived, or be below the start offset. The coordinators' own states are compared at the end of the run.
-A write without a confirmation may or may not be stored.
+the start offset in this state must not be lower than in the write. Each record that the write acknowledged or archived
+must still be acknowledged or archived, or be below the start offset. The coordinators' own states are compared at the
+end of the run. A write without a confirmation may or may not be stored.
 """
 
 from __future__ import annotations

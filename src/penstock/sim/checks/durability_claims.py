@@ -1,8 +1,8 @@
-"""Checks that data which a node takes for synced would survive a power loss at this moment.
+"""Checks that data which a node regards as synced would survive a power loss at this moment.
 
     flushed offset    the records below it, the names of their files, the log's directory and the topic id
     recovery point    also the index files of the segments that end below it
-    synced mark       every record that was in the log when the mark was asked for; the mark itself, or its removal
+    synced mark       every record that was in the log when the mark was requested; the mark itself, or its removal
     truncation        the new end of the log's last files, and the removal of all files above that end
     vote              the file quorum-state
 
@@ -107,11 +107,11 @@ class DurabilityClaims:
         for what in losses(machine.volume):
             if what not in self._reported:
                 self._reported.add(what)
-                self._violated(RULE, f"{machine.name} takes data for synced that a power loss would lose: {what}")
+                self._violated(RULE, f"{machine.name} regards data as synced that a power loss would erase: {what}")
 
 
 def unsynced_records(volume: Volume, log: Log, end: int) -> Iterator[str]:
-    """Yields the data that a power loss would take from the records of the log below offset `end`."""
+    """Yields the unsynced data and names that the log's records below offset `end` need to survive a power loss."""
     covered = [segment for segment in log.segments if segment.base_offset < end and segment.size]
     for segment in covered:
         path = segment.path(LOG_SUFFIX)

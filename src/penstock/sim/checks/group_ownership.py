@@ -1,7 +1,7 @@
 """Checks that no partition has two owners in a group, in the answers to members and in the coordinator's state.
 
     one owner per epoch      in one member epoch or generation, no two members are assigned the same partition
-    one owner at a time      no member is assigned a partition before its last owner has reported its release
+    one owner at a time      no member is assigned a partition before the last owner has reported the release
     one owner by state       in a coordinator's state, only one member owns a partition or still has to release it
 
 The check observes the answers to ConsumerGroupHeartbeat, StreamsGroupHeartbeat and SyncGroup where clients receive
@@ -48,8 +48,7 @@ NEWEST_ASSIGNMENT = 3
 
 
 class _Given(NamedTuple):
-    """Describes the answer that assigned a partition to its present owner: its time and the coordinator that sent
-    it."""
+    """Holds the time and the coordinator of the answer that assigned a partition to its present owner."""
 
     began: float
     ended: float

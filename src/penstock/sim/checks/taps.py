@@ -1,6 +1,6 @@
 """Taps methods of the node's code: inside a `with` block, an observer is called before or after a method.
 
-The node's code does not know that it is observed. An observer returns at once, draws no random number, schedules no
+The node's code does not know that it is observed. An observer does not wait, draws no random number, schedules no
 callback and changes nothing in the node, so a run has the same trace with and without it.
 """
 

@@ -292,7 +292,7 @@ class Watcher:
             self.one_leader_since.pop(name, None)
 
     def _leaders_on_stopping_machines(self) -> dict[TopicPartition, int]:
-        """Returns the partitions that stopping machines still lead, each with the lowest leader epoch.
+        """Returns the partitions that stopping machines still lead, each with the lowest of their leader epochs.
 
         A stopping machine accepts writes until it has stopped, even after another leader was elected.
         """

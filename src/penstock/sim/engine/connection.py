@@ -211,7 +211,7 @@ class Endpoint(asyncio.Transport):
             self._schedule_read()
 
     def drained(self) -> None:
-        """Handles a buffer that has become emptier: closes a closing connection once all bytes are sent, or resumes a
+        """Called when unsent bytes have been sent: closes a closing connection once all bytes are sent, or resumes a
         paused writer."""
         out = self.out
         if self._closing and not out.unsent_bytes and not out.ended:

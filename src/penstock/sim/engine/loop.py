@@ -8,7 +8,7 @@ how much virtual time a turn (one iteration of a process's loop) takes, often no
     time      moves only when no process is ready, to the next timer or arrival
 
 A paused process keeps its timers and its arrivals and handles them when it resumes, as after SIGSTOP and SIGCONT. A
-dead process drops everything. Threads and real sockets are refused: a node has them behind `Disk` and `Network`.
+dead process drops everything. Threads and real sockets are refused: a node uses them only through `Disk` and `Network`.
 """
 
 from __future__ import annotations
@@ -458,7 +458,7 @@ class Timeline:
 
 
 class Heap:
-    """Holds the flag `frozen`: True after `freeze` was called in this process, which is done before many runs."""
+    """Holds the flag `frozen`: True after `freeze` was called. A process that makes many runs calls it first."""
 
     frozen = False
 

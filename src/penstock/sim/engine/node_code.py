@@ -32,7 +32,7 @@ class VersionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NodeCode:
-    """Holds the functions of one version of the code with which a machine formats its disks and starts a node."""
+    """Holds the functions with which a machine formats its disks and starts a node, from one version of the code."""
 
     version: str
     """Empty for this version; the directory of the package for another one."""

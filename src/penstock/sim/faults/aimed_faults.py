@@ -6,7 +6,8 @@
                              request arrives
     late marker              a transaction's marker is held back, and its retry is written; the first marker arrives
                              after the producer has begun its next transaction
-    elected alone            at the moment of its election a controller is cut off, and its voters die
+    elected alone            the controller is killed; at the moment of its election the next controller is cut off, and
+                             all other voters lose power or die
     majority forgets         a record is committed while one voter is cut off; then the leader is cut off, the other
                              voters with the record lose power, and the voter without it returns for the election
 

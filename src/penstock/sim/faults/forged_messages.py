@@ -167,7 +167,7 @@ class Forger:
     # Partitions.
 
     def _led(self, *, with_transaction: bool = False) -> list[Led]:
-        """Returns the partitions whose leader, according to its own metadata, is running.
+        """Returns the partitions that a running machine leads according to its own metadata.
 
         If `with_transaction` is set, returns only partitions with an open transaction.
         """

@@ -211,8 +211,8 @@ def _aimed(seed: int, profile: Profile, duration_s: float) -> list[FaultPlan]:
 
 
 def _fault(random: Random, index: int, kind: str, at: float) -> FaultPlan:
-    """Draws the parameters of a fault. Draws parameters of all kinds, so that every kind uses equally many random
-    numbers."""
+    """Draws the parameters of every kind of fault, also those that this fault does not use, so that each fault takes
+    the same number of random numbers."""
     params = {
         "draw": random.random(),
         "changes": random.randint(1, 40),

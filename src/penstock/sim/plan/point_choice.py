@@ -1,10 +1,10 @@
-"""Chooses the faults of a run among the points that an earlier run of the same plan passed.
+"""Chooses where a run injects faults: at points that an earlier run of the same plan passed.
 
 Most of a run's points are fetches and writes of segments. To hit rare points as often as frequent points, the choice
-draws first a kind of point, then a cell (kind, fault and role of the machine), then a point of that cell. The kind and
-the cell with the lowest coverage come first. Half of the faults hit messages between nodes. About half of the faults
-get a second fault, at the same point or soon after it. Many bugs need this second fault before the effects of the first
-fault are repaired.
+takes the kind of point with the lowest coverage, then the cell (kind, fault and role of the machine) of this kind with
+the lowest coverage, then a random point of this cell. Half of the faults hit messages between nodes. About half of the
+faults get a second fault, at the same point or soon after it. Many bugs need this second fault before the effects of
+the first fault are repaired.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ BEFORE_A_STOP = frozenset({DROP, HOLD, REORDER, DUPLICATE})
 
 
 class PointChoice:
-    """Chooses faults at points for the runs of one plan."""
+    """Chooses, for each run of one plan, the faults and the points at which they are injected."""
 
     def __init__(self, log: PointLog, coverage: Coverage, random: Random) -> None:
         self._passed = log.passed

@@ -81,7 +81,7 @@ def compaction(plan: Plan) -> Plan:
 
 
 def _faults(plan: Plan) -> tuple[FaultPlan, ...]:
-    """Returns the plan's faults. Leaves out the power losses in a cluster without fsync before acknowledgements.
+    """Returns the plan's faults. Leaves out power losses if a cluster acknowledges records before their fsync.
 
     A power loss may erase unsynced tombstones of a replica. The replica can fetch them again only as long as the leader
     keeps them: for delete.retention.ms.

@@ -63,8 +63,8 @@ def moves(plan: Plan) -> Plan:
 
 
 def _faults(plan: Plan) -> tuple[FaultPlan, ...]:
-    """Returns the plan's faults. Leaves out the power losses on a single machine without fsync before
-    acknowledgements."""
+    """Returns the plan's faults. Leaves out power losses if there is only one machine and it acknowledges records
+    before their fsync."""
     covered = plan.fsync_everywhere or not plan.layout.single_node
     return tuple(fault for fault in plan.faults if covered or not fault.kind.startswith("power"))
 

@@ -1,7 +1,8 @@
-"""Defines the workload `reassign`: replicas move between machines, sometimes replicas of many partitions at once.
+"""Defines the workload `reassign`: replicas move between machines, sometimes in many partitions at the same time.
 
 Every topic has fewer replicas than there are brokers, so each move copies a log. With four or more machines, all
-replicas of a partition may move at once. Consumers read from a replica in their rack; this replica may move away.
+replicas of a partition may move at the same time. Consumers read from a replica in their rack; this replica may move
+away.
 """
 
 from __future__ import annotations

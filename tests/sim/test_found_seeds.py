@@ -204,6 +204,11 @@ FOUND = [
         aimed=True,
         later_actors=True,
     ),
+    Found(
+        "a node whose only log directory failed during its start tried to register without one",
+        *(80002, "points", 15, (1, 2), (7, 101, 102), 3),
+        at=("rename recovery-point-offset-checkpoint tmp#11:kill", "sync transaction index tmp#1:error"),
+    ),
 ]
 
 

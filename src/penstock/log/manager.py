@@ -138,17 +138,21 @@ class LogManager:
         try:
             for directory in self.dirs.all:
                 self._stored.acquire(directory, node_id, cluster_id)
-            if all(directory.offline for directory in self.dirs):
-                reasons = "; ".join(f"{each.path}: {each.failure}" for each in self.dirs)
-                raise DirectoryError(f"No log directory can be used ({reasons}): free some space or replace the disk.")
+            self._check_usable()
             self._stored.finish_moves()
             for directory in self.dirs.all:
                 if not directory.offline:
                     await self._stored.load_directory(directory, config_of)
+            self._check_usable()  # a disk may have failed while its logs were loaded
             self.futures.leftovers.load(LogConfig())
         except BaseException:
             self.abandon()
             raise
+
+    def _check_usable(self) -> None:
+        if all(directory.offline for directory in self.dirs):
+            reasons = "; ".join(f"{each.path}: {each.failure}" for each in self.dirs)
+            raise DirectoryError(f"No log directory can be used ({reasons}): free some space or replace the disk.")
 
     def note_incarnation(self, broker_epoch: int, asking: bytes = ZERO_UUID) -> None:
         """Writes the incarnation file, with `broker_epoch`, into each directory for partitions.

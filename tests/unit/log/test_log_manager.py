@@ -7,7 +7,7 @@ import errno
 from pathlib import Path
 
 import pytest
-from log_harness import TOPIC_ID, batch, finish, manager, offsets, produce, read_all, run
+from log_harness import TOPIC_ID, batch, finish, manager, new_log, offsets, produce, read_all, run
 
 from penstock.clock import ManualClock
 from penstock.disk.api import DirectoryLockedError, DiskError
@@ -17,6 +17,7 @@ from penstock.log.checkpoints import parse_properties
 from penstock.log.directory import parse_log_name
 from penstock.log.environment import DAY_MS
 from penstock.log.manager import DirectoryError, LogManager
+from penstock.log.segment import LOG_SUFFIX
 from penstock.metadata.configs.topic import LogConfig
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.uuid import ZERO_UUID, uuid_to_str
@@ -276,6 +277,18 @@ def test_directory_that_fails_at_start_is_offline_and_a_start_without_a_working_
     assert create(logs) == "/b"
     disk = MemoryDisk()
     failing(disk, "/")
+    with pytest.raises(DirectoryError, match="free some space or replace the disk"):
+        manager(disk)
+
+
+def test_start_fails_if_the_only_directory_fails_while_its_logs_are_loaded() -> None:
+    disk = MemoryDisk()
+    logs = manager(disk)
+    log = new_log(logs=logs)
+    produce(log)
+    logs.abandon()
+    del disk.inode(log.segments.active.path(LOG_SUFFIX)).data[-1:]  # the load has to truncate the torn batch
+    failing(disk, "/logs/t-0")
     with pytest.raises(DirectoryError, match="free some space or replace the disk"):
         manager(disk)
 

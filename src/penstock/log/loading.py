@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from penstock.check import check
@@ -157,6 +158,8 @@ def open_log(
         # Older snapshots were synced before the recovery point passed them; this one may not have been. If the log does
         # not grow, no other is taken: a clean stop has to sync this one, because the start after it trusts the file.
         log.durability.note_unsynced(snapshots.path(recovery_point))
+    if not clean:
+        _note_time_index(log)
     if snapshots.offsets or not clean:
         aborted = rebuild_producers(log, recovered)
         if not clean:
@@ -164,6 +167,17 @@ def open_log(
     else:
         log.producers.map_end_offset = end
     return log
+
+
+def _note_time_index(log: Log) -> None:
+    """Lets the next flush sync the time index of the segment that ends at the recovery point.
+
+    Its last entry may be unsynced: after a truncation to the recovery point, a roll completes this index (see
+    `Log._seal`), and the previous process may have died before its next flush.
+    """
+    for segment, following in pairwise(log.segments):
+        if following.base_offset == log.recovery_point and segment.size:
+            log.durability.note_unsynced(segment.path(TIME_INDEX_SUFFIX))
 
 
 def _start_over(environment: LogEnvironment, place: LogPlace, config: LogConfig, start: int, found: Found) -> Log:

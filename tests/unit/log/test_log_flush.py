@@ -278,3 +278,23 @@ def test_time_index_that_a_roll_completes_after_a_truncation_survives_a_power_lo
     produce(log, timestamp=30, commit=False)
     log.flush_now()
     assert not disk.inode(log.segments[0].path(".timeindex")).pending
+
+
+def test_time_index_that_a_killed_process_completed_is_synced_by_the_first_flush_of_the_next_process() -> None:
+    disk = MemoryDisk(crashable=True)
+    logs = manager(disk)
+    log = new_log(logs=logs)
+    for timestamp in (10, 20):
+        produce(log, timestamp=timestamp, commit=False)
+    log.flush_now()
+    log.truncate_to(1)
+    log.roll()
+    log.store()
+    finish(logs.save_checkpoints())
+    logs.abandon()
+    again = manager(disk).get("t", 0)
+    assert again is not None
+    assert again.recovery_point == 1
+    assert disk.inode(again.segments[0].path(".timeindex")).pending
+    again.flush_now()
+    assert not disk.inode(again.segments[0].path(".timeindex")).pending

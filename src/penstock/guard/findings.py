@@ -25,8 +25,9 @@ class Kind(Enum):
     def counts(self) -> bool:
         """Returns True if a confirmed finding of this kind counts against the accused node.
 
-        A wrong timestamp may come from a client, and a login may fail because of a wrong setting. Only the leader sees
-        that an end offset went back, so the active controller first looks for the missing records itself.
+        Wrong timestamps and failed logins do not count: a client or a wrong setting may have caused them. An end offset
+        that went back does not count either, because only the leader saw it: the active controller first looks for the
+        missing records itself.
         """
         return self not in (Kind.TIMESTAMP, Kind.AUTHENTICATION, Kind.END_OFFSET)
 

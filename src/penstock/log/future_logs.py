@@ -172,7 +172,7 @@ class FutureLogs:
                 self.remove(self._logs.dirs.of(log), log.path)
 
     def _unmark_current(self, current: Log) -> None:
-        """Removes the leaving mark of `current`, because the log stays in its directory (see `moved_mark`).
+        """Removes the mark that `current` will leave its directory, because the log stays there (see `moved_mark`).
 
         No-op if another move of the log has begun, or if the log is offline.
         """

@@ -36,7 +36,7 @@ class LogTable:
         return self._logs.get(key)
 
     def with_name(self, key: TopicPartition) -> list[Log]:
-        """Returns the log of this partition, and all other logs with the same name and partition."""
+        """Returns the log of this partition, and logs of other topic ids with the same topic name and partition."""
         log = self._logs.get(key)
         return [] if log is None else [log, *self._namesakes.get(key, ())]
 

@@ -47,7 +47,7 @@ def partition_counts(topics: Mapping[str, int] | None) -> dict[str, int]:
         raise TypeError(f"topics is {topics!r}: write names with partition counts, such as {{'orders': 3}}")
     for name, count in (topics or {}).items():
         if not isinstance(name, str):
-            raise TypeError(f"{name!r} is not a topic name: write a text")
+            raise TypeError(f"{name!r} is not a topic name: give a string")
         if type(count) is not int:
             raise TypeError(f"topic {name!r} has the partition count {count!r}: write a whole number")
     return dict(topics or {})
@@ -76,4 +76,4 @@ def _text(kind: str, name: str, value: Any) -> str:
         case list() | tuple():
             return ",".join(_text(kind, name, each) for each in value)
         case _:
-            raise TypeError(f"{kind} {name} can't be {value!r}: write a text, a number, a bool or a list")
+            raise TypeError(f"{kind} {name} can't be {value!r}: give a string, a number, a bool or a list")

@@ -17,11 +17,11 @@ def check_leader_epoch(asked: int, leader_epoch: int) -> None:
 
 
 def newest_epoch_end(epoch: int, leader_epoch: int, latest: int | None, log_end: int) -> tuple[int, int] | None:
-    """Returns (epoch, log end) if the requested `epoch` ends at the log end; None otherwise.
+    """Returns (known epoch, log end) if the largest known epoch up to the requested `epoch` ends at the log end.
 
-    The returned epoch is the largest known epoch that is not above the requested epoch. `latest` is the last epoch in
-    the leader epoch cache. The cache lacks the leader's own epoch until its first batch, so the cache alone could give
-    a wrong end offset. If this function returns None, the caller searches the cache.
+    Returns None otherwise: then the caller searches the leader epoch cache. `latest` is the last epoch in this cache.
+    The cache lacks the leader's own epoch until the leader has appended its first batch, so a search of the cache alone
+    could give a wrong end offset for the newest epoch.
     """
     if epoch == leader_epoch:
         return epoch, log_end

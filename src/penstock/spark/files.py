@@ -164,9 +164,9 @@ def _opened(directory: str, base: int, after: int | None, start: int, files: Exi
 
 
 def _aborted(directory: str, listing: Listing, start: int) -> list[AbortedTransaction]:
-    """Returns the aborted transactions that the transaction indexes list, from the segment that contains `start` on.
+    """Returns the aborted transactions in the indexes of the segment that contains `start` and of all later segments.
 
-    Reads all later indexes, too: a transaction is listed in the segment of its abort marker, which may be later than
+    Later indexes are needed: a transaction is listed in the segment of its abort marker, which may be later than
     the segments of its records.
     """
     first = max((base for base in _bases(listing) if base <= start), default=0)

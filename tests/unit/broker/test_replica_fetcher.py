@@ -106,7 +106,7 @@ def test_partition_that_fails_to_follow_its_leader_does_not_stop_other_partition
     run(scenario())
 
 
-def test_follower_without_a_fetch_session_lists_partitions_that_returned_records_after_all_others() -> None:
+def test_follower_without_a_fetch_session_lists_last_the_partitions_that_returned_records() -> None:
     async def scenario() -> None:
         cluster = Cluster(1, 2)
         orders: list[list[int]] = []

@@ -47,7 +47,7 @@ def read(reader: BodyReader, body: bytes, fields: Mapping[str, Field] = FIELDS) 
         (b'{"count": NaN}', "'count' has to be a whole number"),
         (b'{"name": "\\ud800"}', "'name' has to be a string"),
         (b'{"\\ud800": 1}', "there is no field"),
-        (b'{"configs": {"\\udfff": "1"}}', "'configs' has to have valid text"),
+        (b'{"configs": {"\\udfff": "1"}}', "each value in 'configs' has to be valid text"),
         (b'{"items": ' + b"[" * 5_000 + b"]" * 5_000 + b"}", "nested too deeply"),
         (b'{"items": ' + b'{"a":' * 2_500 + b"1" + b"}" * 2_500 + b"}", "nested too deeply"),
         (b'{"count": 1', "not JSON"),

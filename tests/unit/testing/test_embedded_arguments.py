@@ -47,7 +47,7 @@ def test_values_of_configs_and_properties_may_be_numbers_or_bools_or_lists() -> 
         (
             lambda: Broker(config={"num.partitions": NOTHING}),
             TypeError,
-            "property num.partitions can't be None: write a",
+            "property num.partitions can't be None: give a string",
         ),
         (lambda: Broker(topics=LIST), TypeError, r"names with partition counts, such as {'orders': 3}"),
         (lambda: Broker(topics={"orders": TEXT}), TypeError, "topic 'orders' has the partition count '3'"),
@@ -63,7 +63,7 @@ def test_values_of_configs_and_properties_may_be_numbers_or_bools_or_lists() -> 
             TypeError,
             "each config as a keyword, such as retention_ms",
         ),
-        (lambda: Broker().create_topic(NUMBER), TypeError, "5 is not a topic name: write a text"),
+        (lambda: Broker().create_topic(NUMBER), TypeError, "5 is not a topic name: give a string"),
         (lambda: Broker(config={"authorizer.extra": "x"}), ValueError, "requires protection that Penstock"),
         (lambda: Cluster(nodes=TEXT), TypeError, "nodes is '3': write a whole number"),
         (lambda: Cluster(nodes=0), ValueError, "nodes is 0: write 1 or more"),

@@ -113,7 +113,7 @@ def _texts(name: str, value: Mapping[str, Any]) -> Mapping[str, Any]:
     for key, each in value.items():
         if not _is_text(key) or not (each is None or _is_text(each)):
             raise FieldError(
-                f"'{name}' has to have valid text as names and as values, of at most {MAX_TEXT} characters each; "
+                f"Each name and each value in '{name}' has to be valid text of at most {MAX_TEXT} characters; "
                 "a value may also be null."
             )
     return value

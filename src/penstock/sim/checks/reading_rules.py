@@ -92,9 +92,9 @@ def _passes(plan: Plan, history: History) -> Iterator[tuple[TopicPartition, list
 
 
 def _acknowledged(plan: Plan, history: History) -> dict[tuple[TopicPartition, bool], list[Write]]:
-    """Returns the acknowledged records that readers must get, in the order of their offsets.
+    """Returns a dict of the acknowledged records that readers must get, in the order of their offsets.
 
-    The key is (partition, True) for read_committed readers, and (partition, False) for other readers.
+    A key of the dict is (partition, True) for read_committed readers, and (partition, False) for other readers.
     """
     found: dict[tuple[TopicPartition, bool], list[Write]] = defaultdict(list)
     for write in history.writes:

@@ -9,9 +9,10 @@ A batch counts as committed when the high watermark of a leader first passes the
 replica, when the high watermark moves. In a compacted topic, batches may lack records or be missing, but only below the
 offset up to which some replica has compacted its log.
 
-A power loss may erase batches that no acknowledgement promised to keep. Then replicas of the partition may lack the
-first lost batch and all later batches. This ends when the machine has all committed batches again, or when a leader
-lacks one of these batches: from then on, the leader's log decides which batches are committed.
+A power loss may erase batches that no acknowledgement promised to keep. From then on, replicas of the partition are
+allowed to lack the first lost batch and all later batches. This exemption ends when the machine that lost power has all
+committed batches again, or when a new leader lacks one of the lost batches: then the log of this leader decides which
+batches are committed.
 """
 
 from __future__ import annotations

@@ -464,8 +464,10 @@ class Heap:
 
     @classmethod
     def freeze(cls) -> None:
-        """Excludes all objects that exist now from later garbage collections. Otherwise each run would scan all modules
-        twice."""
+        """Excludes all objects that exist now from later garbage collections.
+
+        Otherwise the collections of every simulated run would scan all imported modules.
+        """
         gc.collect()
         gc.freeze()
         cls.frozen = True

@@ -75,6 +75,8 @@ def test_reordered_effect_operator_exchanges_two_neighbouring_effects() -> None:
 
 def test_reordered_effect_operator_does_not_exchange_independent_assignments() -> None:
     assert texts(body("self.x = a", "self.y = b"), "reordered-effect") == []
+    assert texts(body("self.x = a", "self.x_end = b"), "reordered-effect") == []
+    assert texts(body("self.x = a", "self.y = self.x"), "reordered-effect") == [body("self.y = self.x", "self.x = a")]
 
 
 def test_field_not_restored_operator_removes_an_assignment_in_a_load_function() -> None:

@@ -169,8 +169,13 @@ def _order_matters(first: ast.stmt, second: ast.stmt) -> bool:
     calls = [any(isinstance(node, ast.Call | ast.Await) for node in ast.walk(each)) for each in (first, second)]
     if any(calls):
         return True
-    texts = [_target(each) for each in (first, second)]
-    return bool(texts[0] in ast.unparse(second) or texts[1] in ast.unparse(first))
+    return _target(first) in _places_in(second) or _target(second) in _places_in(first)
+
+
+def _places_in(statement: ast.stmt) -> set[str]:
+    """Returns the names, fields and items that the statement reads or sets, as they are written in the code."""
+    kinds = ast.Name | ast.Attribute | ast.Subscript
+    return {ast.unparse(node) for node in ast.walk(statement) if isinstance(node, kinds)}
 
 
 def _target(statement: ast.stmt) -> str:

@@ -50,7 +50,9 @@ class ReplicaSession:
     def come_back(self, key: Key) -> None:
         """Cancels the removal of a partition. Called if this broker follows the partition again before a request has
         removed it from the leader's session."""
-        self._forgotten.pop(key, None)
+        if key in self._forgotten:
+            del self._forgotten[key]
+            self._known.add(key)
 
     def leave(self, key: Key) -> None:
         """Removes a partition from the session. If the leader's session contains the partition, the next request

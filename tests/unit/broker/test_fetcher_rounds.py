@@ -96,6 +96,32 @@ def test_removed_partition_with_unsent_news_or_a_pause_is_gone_from_the_next_rou
     run(scenario())
 
 
+def test_partition_that_is_removed_added_and_removed_between_two_fetches_leaves_the_session() -> None:
+    async def scenario() -> None:
+        follower = await Follower(2).start()
+        gate = asyncio.Event()
+
+        async def bound() -> int:
+            await gate.wait()
+            return 0
+
+        follower.leader.offset_at = lambda timestamp: bound()
+        await follower.asked(1)
+        follower.answer()
+        await follower.asked(2)
+        follower.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE))
+        await until(lambda: bool(follower.leader.listings))
+        follower.fetcher.remove(follower.partitions[1])
+        follower.fetcher.add(follower.partitions[1])
+        follower.fetcher.remove(follower.partitions[1])
+        gate.set()
+        third = await follower.asked(3)
+        assert (third.session_epoch, 1 in named(third), 1 in forgotten(third)) == (2, False, True)
+        await follower.fetcher.close()
+
+    run(scenario())
+
+
 def test_removal_of_an_earlier_replica_keeps_the_present_replica_with_the_same_id() -> None:
     async def scenario() -> None:
         follower = await Follower(1).start()

@@ -175,14 +175,26 @@ def test_closed_sender_of_isr_changes_sends_no_request() -> None:
     submitted(controller, Led(0), cast(Led, SimpleNamespace(leading=None)))
     assert controller.asked == []
     (late,) = proposing(0)
-    changes = submitted(Controller())
+    changes = submitted(controller)
 
     async def work() -> None:
         changes.submit(cast(Any, late))
         await asyncio.sleep(1)
 
     run(work())
-    assert changes._waiting == {}
+    assert (changes._waiting, controller.asked) == ({}, [])
+
+
+def test_sender_that_is_closed_during_the_pause_after_an_error_sends_no_further_request() -> None:
+    controller = Controller(*[KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody")] * 5)
+    (partition,) = proposing(0)
+    changes = submitted(controller, partition, seconds=0.01)
+
+    async def work() -> None:
+        await asyncio.sleep(60)
+
+    run(work())
+    assert (len(controller.asked), changes._requests.closed) == (1, True)
 
 
 @pytest.mark.parametrize(

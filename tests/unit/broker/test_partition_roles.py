@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from replica_cluster import TOPIC, Cluster, run, until
@@ -95,6 +96,25 @@ def test_follower_fetch_is_not_quiet_while_a_record_is_uncommitted_or_after_the_
         assert not quiet(leader, 3)
         cluster.change(leader=2)
         assert not quiet(leader, 3)
+        await cluster.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("isr", "quiet"), [((1, 2, 3), True), ((1, 2), False)])
+def test_fetch_of_a_follower_at_the_log_end_is_quiet_only_if_the_follower_is_in_sync(
+    isr: tuple[int, ...], quiet: bool
+) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2, 3)
+        cluster.cut = {(3, 1)}
+        await cluster.start(led_by_1(1, 2, 3, isr=(1, 2)))
+        leader = await committed_on_both(cluster)
+        assert leader.leading is not None
+        follower = leader.leading.followers[3]
+        follower.log_end, follower.broker_epoch = 2, 103
+        leader.leading.isr = isr
+        assert leader.is_quiet(3, 103, 2, 0, None) is quiet
         await cluster.close()
 
     run(scenario())
@@ -199,6 +219,63 @@ def test_error_for_a_partition_without_a_local_replica_depends_on_whether_the_pa
         assert code_of(lambda: partitions.get(TOPIC, 1)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert code_of(lambda: partitions.get("u", 0)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert code_of(lambda: partitions.get_by_id(bytes(16), 0)) is ErrorCode.UNKNOWN_TOPIC_ID
+        await cluster.close()
+
+    run(scenario())
+
+
+class Parked:
+    """Stands for a parked fetch, and counts how often the partition ends its wait."""
+
+    def __init__(self) -> None:
+        self.abandoned = 0
+
+    def notify(self, appended_bytes: int) -> None:
+        pass
+
+    def abandon(self) -> None:
+        self.abandoned += 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "ends"),
+    [
+        pytest.param({"isr": (1,)}, False, id="another ISR"),
+        pytest.param({"leader": 2}, True, id="another leader"),
+        pytest.param({"leader": -1}, True, id="no leader"),
+        pytest.param({"leader": 2, "leader_epoch": 1}, True, id="another leader in the same epoch"),
+    ],
+)
+def test_parked_fetches_are_answered_if_the_leader_changes(fields: dict[str, Any], ends: bool) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(1, 2))
+        partition = cluster[1].partition
+        parked = [Parked() for _ in range(4)]
+        for number, each in enumerate(parked):
+            partition.waiters.park(each, from_follower=number < 2)
+        cluster.cut = {(1, 2), (2, 1)}
+        cluster.change(**fields)
+        assert [each.abandoned for each in parked] == [int(ends)] * 4
+        if ends:
+            cluster.change(isr=(2,))
+            assert [each.abandoned for each in parked] == [1] * 4, "the leader did not change again"
+        await cluster.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("replicas", "code"), [((1, 2), ErrorCode.NOT_LEADER_OR_FOLLOWER), ((1,), ErrorCode.NONE)])
+def test_stopped_leader_appends_only_if_it_is_the_only_replica(replicas: tuple[int, ...], code: ErrorCode) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(led_by_1(*replicas))
+        partition = cluster[1].partition
+        assert partition.log.log_end_offset == 0
+        partition.stop()
+        for acks in (1, -1):
+            assert code_of(partial(cluster[1].append, b"a", acks=acks)) is code
+        assert partition.log.log_end_offset == (2 if code is ErrorCode.NONE else 0)
         await cluster.close()
 
     run(scenario())

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 from replica_cluster import run, until
-from scripted_leader import LED, SESSION, Follower, data, forgotten, named, records, refusal
+from scripted_leader import LED, SESSION, Follower, data, forgotten, named, records, refusal, response
 
 from penstock.broker.replicas.replica_fetcher import ReplicaFetcher
 from penstock.broker.replicas.throttle import Throttle
 from penstock.metadata.configs.topic import LogConfig
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.messages.api_01_fetch import FetchResponse
 from penstock.protocol.vocabulary import EARLIEST, LATEST
 
 OUT_OF_SYNC = replace(LED, isr=(1,))
@@ -231,6 +232,36 @@ def test_lag_is_the_largest_total_and_longest_lag_of_the_partitions_and_the_time
         lag = follower.fetcher.lag()
         assert (lag.largest, lag.total) == (3, 3)
         assert (lag.longest_ms, lag.answered_ms_ago) == pytest.approx((2000, 1000), abs=10)
+        await follower.fetcher.close()
+
+    run(scenario())
+
+
+def test_all_partitions_whose_pauses_end_together_are_named_in_one_fetch() -> None:
+    async def scenario() -> None:
+        follower = await Follower(4).start()
+        await follower.asked(1)
+        for index in (0, 1, 2):
+            follower.fetcher._pause(follower.entry(index), now() + 0.05)
+        follower.answer()
+        assert named(await follower.asked(2)) == {}
+        await asyncio.sleep(0.1)
+        follower.answer()
+        assert named(await follower.asked(3)) == {0: 0, 1: 0, 2: 0}
+        await follower.fetcher.close()
+
+    run(scenario())
+
+
+def test_records_of_every_topic_of_an_answer_are_appended_except_those_of_a_paused_partition() -> None:
+    async def scenario() -> None:
+        follower = await Follower(4).start()
+        await follower.asked(1)
+        follower.fetcher._pause(follower.entry(0), now() + 50)
+        answers = [response(data(index, records(0)), data(index + 1, records(0))).responses[0] for index in (0, 2)]
+        follower.leader.fetches[-1][2].set_result(FetchResponse(session_id=SESSION, responses=answers))
+        assert named(await follower.asked(2)) == {1: 1, 2: 1, 3: 1}
+        assert [follower.end(index) for index in range(4)] == [0, 1, 1, 1]
         await follower.fetcher.close()
 
     run(scenario())

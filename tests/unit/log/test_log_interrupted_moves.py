@@ -231,7 +231,7 @@ def test_directory_whose_copies_cannot_be_listed_goes_offline() -> None:
     assert len(list(logs.futures)) == 1
 
 
-@pytest.mark.parametrize("topic_id", [ZERO_UUID, OTHER_ID])
+@pytest.mark.parametrize("topic_id", [ZERO_UUID, OTHER_ID], ids=["no id", "other id"])
 @pytest.mark.parametrize("readable", [True, False])
 def test_copy_without_a_topic_id_is_removed_only_if_its_partition_has_a_readable_log(
     topic_id: bytes, readable: bool

@@ -80,6 +80,21 @@ def test_bytes_left_are_never_negative_when_the_current_log_loses_its_first_segm
     assert future.bytes_left == 0, "an estimate: the copy is larger than the current log"
 
 
+def test_bytes_left_do_not_count_segments_that_only_the_current_log_still_has() -> None:
+    _, current, future = begun()
+    run(copied(future))
+    current.advance_log_start_offset(20)
+    run(copied(future))
+    assert future.log.size < current.size
+    resumed = FutureLog(current, future.log)
+    assert (future.bytes_left, resumed.bytes_left) == (0, 0)
+    for _ in range(3):
+        produce(current, 2, epoch=9)
+    while future.records_left:
+        assert future.bytes_left == bytes_above(current, future.log.log_end_offset)
+        run(future.copy(1))
+
+
 def test_copy_without_new_records_copies_nothing_and_keeps_its_segments() -> None:
     _, current, future = begun()
     run(copied(future))
@@ -268,6 +283,7 @@ def test_moved_log_has_epochs_without_records_and_writes_them_in_its_new_directo
     run(copied(future))
     run(logs.futures.prepare(future))
     current.assign_epoch(7, current.log_end_offset)
+    current.flush_now()
     before = current.epochs.entries
     assert before[-1][0] == 7
     assert logs.futures.swap(future, TAIL) is not None

@@ -100,6 +100,13 @@ def test_empty_log_that_would_start_inside_the_first_batch_starts_with_this_batc
         assert log.log_start_offset >= min(start, 3), "no log starts at a negative offset"
 
 
+@pytest.mark.parametrize("start", [2, 3, 4, 5])
+def test_empty_log_that_would_start_inside_a_batch_without_records_starts_with_this_batch(start: int) -> None:
+    log = manager().create("t", bytes(range(16)), 0, SMALL, start_offset=start)
+    start_with_first_batch(log, fetched(2, count=3)[:61])
+    assert log.log_start_offset == (2 if 2 < start < 5 else start)
+
+
 @pytest.mark.parametrize("more", [0, 1])
 def test_batch_of_exactly_segment_bytes_is_accepted_and_a_larger_one_refused(more: int) -> None:
     marker = build_end_txn(EndTxn(True, 0), producer_id=1, producer_epoch=0, timestamp=NOW)

@@ -98,13 +98,13 @@ class FutureLog:
         doomed = [segment for segment, end in zip(log.segments, bases[1:], strict=False) if end <= offset]
         if doomed:
             log.segments.remove(doomed)
-            log.snapshots.keep_only(log.segments.bases)
-            for segment in doomed:
-                segment.close()
-                try:
+            try:
+                log.snapshots.keep_only(log.segments.bases)
+                for segment in doomed:
+                    segment.close()
                     await log.environment.disk.run(segment.remove_files)
-                except OSError as error:
-                    raise log.health.failed(error) from error
+            except OSError as error:
+                raise log.health.failed(error) from error
 
     # Copying.
 

@@ -133,4 +133,7 @@ class Maintenance:
             for directory in logs.dirs.all:
                 await logs.flush_all(directory, [log for log in queued if log.log_dir == directory.path])
             for log in queued:
-                log.snapshots.keep_only(log.segments.bases)
+                try:
+                    log.snapshots.keep_only(log.segments.bases)
+                except OSError as error:  # the flushes of all other logs go on
+                    log.health.failed(error)

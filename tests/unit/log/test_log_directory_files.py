@@ -214,6 +214,16 @@ def test_saved_checkpoint_is_synced_before_and_after_its_rename() -> None:
     assert [kind for kind, _ in seen] == ["create", "append", "sync", "rename", "sync_dir"]
 
 
+def test_two_saves_write_to_different_temporary_files() -> None:
+    disk = MemoryDisk()
+    found = directory(disk)
+    seen = watched(disk)
+    for offset in (1, 2):
+        run(found.save_checkpoints(lambda offset=offset: {"x": {KEY: offset}}))  # type: ignore[misc]
+    created = [path for kind, path in seen if kind == "create"]
+    assert len(set(created)) == 2, "a cancelled save may still be writing to its file"
+
+
 def test_leftovers_of_a_crash_are_removed_and_other_files_kept() -> None:
     disk = MemoryDisk()
     found = directory(disk)

@@ -176,6 +176,37 @@ def test_flush_keeps_only_producer_snapshots_at_segment_boundaries_and_the_newes
         assert log.snapshots.offsets == [number + 1]
 
 
+@pytest.mark.parametrize(("code", "offline"), [(errno.EIO, True), (errno.ENOMEM, False)])
+def test_old_snapshot_that_cannot_be_removed_takes_its_directory_offline_and_flushes_go_on(
+    code: int, offline: bool
+) -> None:
+    async def story() -> None:
+        disk = MemoryDisk()
+        logs = LogManager(disk, TWO, ManualClock())
+        await logs.open(node_id=1, cluster_id="cluster")
+        logs.environment.unflushed_bytes = 1
+        broken, working = (logs.create("t", TOPIC_ID, partition, LogConfig()) for partition in range(2))
+        maintenance = Maintenance(logs, Intervals(*[10_000_000] * 8))
+        maintenance.start()
+        for number in range(3):
+            for log in (broken, working):
+                if not log.offline:
+                    produce(log, producer_id=5, producer_epoch=0, base_sequence=number)
+            await asyncio.sleep(10)
+
+            def fail(kind: str, path: str) -> None:
+                if kind == "remove" and path.startswith(f"{broken.path}/"):
+                    raise DiskError(code, "the disk failed", path)
+
+            disk.on_write = fail
+        assert [each.offline for each in logs.dirs] == [offline, False]
+        assert working.recovery_point == 3
+        assert working.snapshots.offsets == [3]
+        await maintenance.stop()
+
+    in_virtual_time(story)
+
+
 def test_timed_flush_queues_only_overdue_logs_that_are_online() -> None:
     clock = ManualClock()
     logs = manager(clock=clock)

@@ -11,6 +11,7 @@ import pytest
 from log_harness import batch, offsets, produce, read_all, run
 from move_harness import CHUNK, SMALL, TAIL, A, B, copied, directories, fill, log_in_a
 
+from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
 from penstock.log.future_log import FutureLog
 from penstock.log.log import Log
@@ -158,6 +159,23 @@ def test_copy_keeps_exactly_the_segments_with_records_above_its_new_start() -> N
         assert {offset for offset in future.log.snapshots.offsets if offset < last} == set()
         assert all(segment.file._inode is None for segment in opened[: -len(kept)])  # type: ignore[attr-defined]
         assert [header for header, _ in read_all(future.log)] == [header for header, _ in read_all(current)]
+
+
+@pytest.mark.parametrize("suffix", [".snapshot", ".log", ".timeindex"])
+def test_error_while_files_of_removed_segments_are_deleted_takes_the_directory_of_the_copy_offline(suffix: str) -> None:
+    disk = MemoryDisk()
+    logs, current, future = begun(disk)
+    run(copied(future))
+
+    def fail(kind: str, path: str) -> None:
+        if kind == "remove" and path.endswith(suffix):
+            raise DiskError(errno.EIO, "input/output error", path)
+
+    disk.on_write = fail
+    with pytest.raises(KafkaError) as refusal:
+        run(future.advance_start(current.log_end_offset))
+    assert refusal.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert [each.offline for each in logs.dirs] == [False, True]
 
 
 @pytest.mark.parametrize("beyond", [-1, 0, 1, 5])

@@ -198,7 +198,10 @@ def test_swapped_log_uses_only_files_and_figures_of_its_new_directory() -> None:
     disk = MemoryDisk()
     logs, log = filled(disk)
     assert logs._table.counts == {A: 1, B: 0}
-    run(swapped(logs, logs.futures.create(log, logs.dirs[1])))
+    future = prepared(logs, log)
+    logs.flush_queue.clear()
+    logs.flush_requested.clear()
+    assert logs.futures.swap(future, TAIL) is not None
     assert logs._table.counts == {A: 0, B: 1}
     assert list(logs.flush_queue) == [log]
     assert logs.flush_requested.is_set()

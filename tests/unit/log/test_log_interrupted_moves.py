@@ -183,6 +183,7 @@ def test_files_with_the_name_of_a_copy_are_ignored() -> None:
     assert future is not None
     assert future.log.log_end_offset == len(expected)
     assert not logs.futures.leftovers.orphans
+    assert [disk.exists(f"{path}/{FUTURE}") for path in (A, B)] == [True, True]
 
 
 def test_only_one_copy_of_a_log_is_resumed_and_the_others_are_removed() -> None:

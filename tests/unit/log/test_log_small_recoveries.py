@@ -21,7 +21,7 @@ from penstock.records.control import EndTxn, build_end_txn
 
 NOW = 1_700_000_000_000
 PATH = f"{ROOT}/t-0"
-CONFIG = LogConfig(segment_bytes=270, index_interval_bytes=90, retention_ms=-1)
+CONFIG = LogConfig(segment_bytes=270, index_interval_bytes=1, retention_ms=-1)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Step:
             )
             return
         if self.producer < 0:
-            append(batch(2))
+            append(batch())
             return
         append(
             batch(
@@ -71,7 +71,7 @@ STEPS = (
     Step(6, 0, 4),
 )
 #: The offset before each step, and the offset after the last step.
-ENDS = [sum(1 if each.commits is not None else 2 for each in STEPS[:count]) for count in range(len(STEPS) + 1)]
+ENDS = [sum(2 if each.sequence >= 0 else 1 for each in STEPS[:count]) for count in range(len(STEPS) + 1)]
 
 
 def opened(disk: MemoryDisk) -> tuple[LogManager, Log]:

@@ -8,7 +8,7 @@ from itertools import product
 from random import Random
 
 import pytest
-from log_harness import ROOT, TOPIC_ID, batch, check_indexes, finish, manager, read_all, run
+from log_harness import ROOT, TOPIC_ID, batch, check_indexes, finish, read_all, run
 
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
@@ -75,10 +75,9 @@ ENDS = [sum(2 if each.sequence >= 0 else 1 for each in STEPS[:count]) for count 
 
 
 def opened(disk: MemoryDisk) -> tuple[LogManager, Log]:
-    logs = manager(disk, ManualClock(NOW))
-    log = logs.get("t", 0) or logs.create("t", TOPIC_ID, 0, CONFIG)
-    log.update_config(CONFIG)
-    return logs, log
+    logs = LogManager(disk, (ROOT,), ManualClock(NOW))
+    finish(logs.open(node_id=1, cluster_id="cluster", config_of=lambda topic: CONFIG))
+    return logs, logs.get("t", 0) or logs.create("t", TOPIC_ID, 0, CONFIG)
 
 
 def with_steps(count: int, disk: MemoryDisk | None = None, flushed: int | None = None) -> tuple[LogManager, Log]:

@@ -88,3 +88,11 @@ def test_coordinator_replay_applies_transactional_records_and_other_records_in_l
 
 def test_coordinator_replay_of_a_chunk_without_batches_returns_the_end_offset_of_the_log() -> None:
     assert replayed(b"") == (END, [])
+
+
+@pytest.mark.parametrize(("offset", "following"), [(0, 3), (1, 3), (2, 3), (3, 4), (9, 10)])
+def test_coordinator_replay_always_moves_forward_even_if_a_read_returns_an_earlier_batch(
+    offset: int, following: int
+) -> None:
+    records = [(b"k", b"1"), (b"l", b"2"), (b"m", b"3")]
+    assert replayed(batch(0, *records), offset=offset)[0] == following

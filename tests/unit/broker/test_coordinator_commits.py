@@ -208,6 +208,7 @@ def test_stopped_queue_is_empty_and_settles_nothing_more() -> None:
         assert [commit.result for commit in queue.commits.stop()] == ["a", "b"]
         assert not queue.commits
         queue.partition.catch_up()
+        await asyncio.sleep(0.5)
         queue.decide("c")
         queue.partition.catch_up()
         await asyncio.sleep(10)

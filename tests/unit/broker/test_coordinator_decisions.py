@@ -291,6 +291,21 @@ def test_marker_is_written_after_the_earlier_decisions_and_readers_wait_until_it
     in_virtual_time(scenario)
 
 
+def test_readers_wait_for_a_marker_that_is_the_only_uncommitted_record() -> None:
+    async def scenario() -> None:
+        partition = MemoryPartition(replicated=False)
+        coordinator = plain(partition)
+        coordinator.write_marker(end_marker(), 9, True, 2)
+        seen = future_of(coordinator.run(read))
+        await asyncio.sleep(1)
+        assert not seen.done()
+        partition.catch_up()
+        assert await seen == []
+        coordinator.close()
+
+    in_virtual_time(scenario)
+
+
 def test_coordinator_has_nothing_to_wait_for_once_its_marker_is_committed() -> None:
     async def scenario() -> None:
         partition = MemoryPartition()

@@ -123,3 +123,55 @@ def test_iterating_over_coordinators_skips_coordinators_that_are_removed_meanwhi
         assert seen == [hosted.partitions[0], hosted.partitions[2]]
 
     asyncio.run(scenario())
+
+
+def test_close_closes_all_coordinators_and_forgets_them() -> None:
+    async def scenario() -> None:
+        hosted = Hosted(3)
+        hosted.lead(p0=(HERE, 1), p1=(HERE, 1), p2=(HERE, 1))
+        opened = list(hosted.coordinators)
+        assert len(opened) == 3
+        hosted.coordinators.close()
+        assert [each.phase for each in opened] == [Phase.CLOSED] * 3
+        assert list(hosted.coordinators) == []
+        with pytest.raises(KafkaError) as gone:
+            hosted.coordinators.at(0)
+        assert gone.value.code is ErrorCode.NOT_COORDINATOR
+
+    asyncio.run(scenario())
+
+
+def test_load_loads_all_coordinators_even_if_one_log_cannot_be_loaded() -> None:
+    async def scenario() -> None:
+        hosted = Hosted(3)
+        hosted.lead(p0=(HERE, 1), p1=(HERE, 1), p2=(HERE, 1))
+        hosted.partitions[0].leader_epoch = 2
+        await hosted.coordinators.load()
+        phases = [each.phase for each in hosted.coordinators._by_partition.values()]
+        assert phases == [Phase.CLOSED, Phase.ACTIVE, Phase.ACTIVE]
+
+    asyncio.run(scenario())
+
+
+def test_active_coordinator_stays_in_use_and_one_that_its_log_stopped_is_replaced() -> None:
+    async def scenario() -> None:
+        hosted = Hosted(1)
+        hosted.lead(p0=(HERE, 1))
+        first = hosted.coordinators.at(0)
+        first.active()
+        assert hosted.coordinators.at(0) is first
+        first.close()
+        second = hosted.coordinators.at(0)
+        assert second is not first
+        assert hosted.coordinators.of("any group") is second
+
+    asyncio.run(scenario())
+
+
+def test_coordinator_of_a_key_is_unknown_while_its_topic_is_unknown() -> None:
+    async def scenario() -> None:
+        with pytest.raises(KafkaError) as unknown:
+            Hosted(1).coordinators.of("any group")
+        assert unknown.value.code is ErrorCode.NOT_COORDINATOR
+
+    asyncio.run(scenario())

@@ -6,6 +6,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from penstock.broker.coordinators.runtime import Phase
 from penstock.broker.coordinators.share_states import ShareCoordinator, prune
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -49,5 +51,30 @@ def test_pruning_of_the_share_coordinator_log_ends_without_an_error_if_the_delet
         partition.deletion.set_exception(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "The leader is node 3."))
         await task
         assert not partition.deletion._log_traceback
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("needed", "high_watermark", "start", "deleted"),
+    [(60, 100, 0, 60), (100, 60, 0, 60), (60, 60, 59, 60), (60, 100, 60, None), (60, 100, 61, None)],
+)
+@pytest.mark.parametrize("phase", [Phase.ACTIVE, Phase.LOADING])
+def test_share_coordinator_deletes_committed_records_before_the_oldest_needed_snapshot(
+    needed: int, high_watermark: int, start: int, deleted: int | None, phase: Phase
+) -> None:
+    async def scenario() -> None:
+        steps: list[object] = []
+        log = SimpleNamespace(high_watermark=high_watermark, log_start_offset=start)
+        shard = SimpleNamespace(redundant_before=lambda: needed, copy_cold=lambda turn: steps.append("copied"))
+        partition = SimpleNamespace(leader_log=lambda epoch: log, delete_before=lambda offset: steps.append(offset))
+        coordinator = SimpleNamespace(
+            phase=phase, epoch=1, partition=partition, machine=shard, run=lambda decide: decide(shard, None)
+        )
+        await prune(cast(ShareCoordinator, coordinator))
+        expected: list[object] = [] if phase is not Phase.ACTIVE else ["copied"]
+        if expected and deleted is not None:
+            expected.append(deleted)
+        assert steps == expected
 
     asyncio.run(scenario())

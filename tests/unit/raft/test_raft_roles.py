@@ -321,6 +321,16 @@ def test_prospective_replica_follows_its_suspected_leader_again_when_the_leader_
         assert state.deadline_ms == replica.now_ms + CONFIG.fetch_timeout_ms
 
 
+def test_prospective_replica_goes_on_with_its_election_when_its_former_leader_resigns() -> None:
+    replica = follower()
+    replica.at(100 + CONFIG.fetch_timeout_ms)
+    state = replica.raft.core.state
+    deadline_ms = state.deadline_ms  # type: ignore[union-attr]
+    assert replica.ask(EndEpoch(2, 2, (voter(1).key,))) == EpochAnswer(ErrorCode.NONE, 2, 2)
+    assert replica.raft.core.state is state
+    assert state.deadline_ms == deadline_ms  # type: ignore[union-attr]
+
+
 # --- votes
 
 

@@ -93,6 +93,9 @@ def test_controller_that_is_deposed_or_closed_decides_nothing_more(how: str) -> 
         if how == "closed":
             await stage.controller.close()
             assert asyncio.all_tasks() == {asyncio.current_task()}
+            assert not stage.controller.active
+            await asyncio.sleep(100)
+            assert times == []
             stage.log.lead(False)
             stage.log.lead(True)
         else:
@@ -185,6 +188,32 @@ def test_probes_end_when_the_broker_is_fenced_or_registers_again() -> None:
     play(script)
 
 
+@pytest.mark.parametrize("change", [-1, 1, None])
+def test_broker_that_registers_again_or_leaves_before_the_fencing_is_decided_is_not_fenced(change: int | None) -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2)
+        stage.network.ports[1] = "refuses"
+        submit = stage.log.submit
+
+        async def after_change(decide: Any) -> Any:
+            brokers = dict(stage.log.image.brokers)
+            known = brokers.pop(1)
+            if change is not None:
+                brokers[1] = replace(known, epoch=known.epoch + change)
+            stage.log.image = replace(stage.log.image, brokers=brokers)
+            stage.log.submit = submit  # type: ignore[method-assign]
+            return await submit(decide)
+
+        stage.log.submit = after_change  # type: ignore[method-assign]
+        stage.connections[1].close()
+        await asyncio.sleep(0.5)
+        assert stage.fenced() == []
+        assert (1 in stage.log.image.brokers) == (change is not None)
+
+    stage = play(script)
+    assert (stage.controller.failovers.count, stage.controller.failovers.failed) == (0, 0)
+
+
 def test_connection_is_watched_once_for_each_registration() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2)
@@ -201,6 +230,21 @@ def test_connection_is_watched_once_for_each_registration() -> None:
         connection.close()
         await asyncio.sleep(0.01)
         assert stage.fenced() == [1]
+
+    play(script)
+
+
+def test_heartbeat_with_a_wrong_epoch_does_not_change_the_session_of_the_registered_broker() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1)
+        session = stage.controller.beats.sessions[1]
+        before = replace(session)
+        for wrong in (session.epoch - 1, session.epoch + 1):
+            await asyncio.sleep(1)
+            with pytest.raises(KafkaError):
+                await stage.beat(1, broker_epoch=wrong)
+            assert stage.controller.beats.sessions[1] is session
+            assert session == before
 
     play(script)
 

@@ -16,9 +16,10 @@ from penstock.broker.controlplane.quorum import Quorum
 from penstock.broker.controlplane.quorum_files import QuorumFiles
 from penstock.broker.controlplane.quorum_peers import MAX_LEARNED, QuorumPeers
 from penstock.broker.events import NodeEvent
-from penstock.broker.events.kinds import MajorityLost, QuorumSteppedDown
+from penstock.broker.events.kinds import MajorityLost, MetadataTruncated, QuorumSteppedDown
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
+from penstock.log.log import AppendOrigin
 from penstock.metadata.checkpoint import checkpoint_name, write_checkpoint
 from penstock.net.network import RealNetwork
 from penstock.protocol.errors import ErrorCode, KafkaError
@@ -27,7 +28,16 @@ from penstock.protocol.messages.api_80_add_raft_voter import AddRaftVoterRequest
 from penstock.protocol.messages.api_81_remove_raft_voter import RemoveRaftVoterRequest
 from penstock.raft.config import RaftConfig
 from penstock.raft.log_view import OffsetAndEpoch
-from penstock.raft.messages import BeginEpoch, EndEpoch, EpochAnswer, Fetch, Request, Vote, VoteAnswer
+from penstock.raft.messages import (
+    BeginEpoch,
+    EndEpoch,
+    EpochAnswer,
+    Fetch,
+    FetchAnswer,
+    Request,
+    Vote,
+    VoteAnswer,
+)
 from penstock.raft.voters import Voter, VoterSet
 from penstock.raft.wire_requests import request_to_wire
 from penstock.records.build import build_batch
@@ -49,6 +59,8 @@ class PlayedPeers:
     errors: dict[int, ErrorCode] = field(default_factory=dict)
     silent: bool = False
     closed: int = 0
+    fetches: list[FetchAnswer] = field(default_factory=list)
+    learned: list[Any] = field(default_factory=list)
 
     async def ask(self, node_id: int, voters: VoterSet, request: Request) -> tuple[Any, bool]:
         self.asked.append((node_id, request))
@@ -59,13 +71,20 @@ class PlayedPeers:
             raise KafkaError(self.errors[node_id], "no")
         if isinstance(request, Vote):
             return VoteAnswer(ErrorCode.NONE, request.epoch, -1, granted=True), True
+        if isinstance(request, Fetch):
+            while not self.fetches:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            if node_id in self.errors:
+                raise KafkaError(self.errors[node_id], "no")
+            return self.fetches.pop(0), True
         assert isinstance(request, BeginEpoch | EndEpoch)
         return EpochAnswer(ErrorCode.NONE, request.epoch, request.leader_id), True
 
     def address_of(self, node_id: int, voters: VoterSet) -> tuple[str, int] | None:
         return None
 
-    def learn(self, endpoints: Any) -> None: ...
+    def learn(self, endpoints: Any) -> None:
+        self.learned.append(endpoints)
 
     def close(self) -> None:
         self.closed += 1
@@ -330,6 +349,48 @@ def test_voter_asks_again_after_failed_requests_until_it_is_elected() -> None:
         stage.peers.errors.clear()
         await asyncio.sleep(3)
         assert stage.quorum.is_leader
+        await stage.quorum.abandon()
+
+    play(script)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_soon"), [(ErrorCode.NETWORK_EXCEPTION, True), (ErrorCode.REQUEST_TIMED_OUT, False)]
+)
+def test_follower_stands_soon_only_if_its_connection_to_the_leader_broke(error: ErrorCode, is_soon: bool) -> None:
+    async def script() -> None:
+        stage = Stage(voters=3)
+        stage.quorum.start(stage)
+        stage.peers.fetches = [FetchAnswer(ErrorCode.NONE, 5, 2, 0)]
+        await stage.quorum.answer(request_to_wire(BeginEpoch(voter(1).key, 2, 5), CLUSTER, voter(2)))
+        stage.peers.errors = {3: error}
+        await asyncio.sleep(0.01)
+        stage.peers.errors = {2: error, 3: error}
+        stage.peers.fetches = [FetchAnswer(ErrorCode.NONE, 5, 2, 0)] * 1000
+        await asyncio.sleep(1)
+        assert any(isinstance(request, Vote) for _, request in stage.peers.asked) == is_soon
+        await stage.quorum.abandon()
+
+    play(script)
+
+
+def test_follower_learns_the_leaders_address_and_truncates_its_diverging_log() -> None:
+    async def script() -> None:
+        stage = Stage(voters=3)
+        for epoch in (1, 1, 2):
+            batch = build_batch([(1, None, b"x", ())], leader_epoch=epoch)
+            stage.log.append_as_leader(batch, leader_epoch=epoch, now_ms=1, origin=AppendOrigin.RAFT_LEADER)
+        stage.quorum.start(stage)
+        diverging = FetchAnswer(ErrorCode.NONE, 5, 2, 0, diverging=OffsetAndEpoch(1, 1))
+        stage.peers.fetches = [diverging]
+        begin = BeginEpoch(voter(1).key, 2, 5)
+        await stage.quorum.answer(request_to_wire(begin, CLUSTER, voter(2)))
+        assert stage.peers.learned == [{2: ("host2", 9093)}]
+        await asyncio.sleep(0.1)
+        assert (stage.log.log_end_offset, stage.quorum.leader_id) == (1, 2)
+        offsets = [request.offset for _, request in stage.peers.asked if isinstance(request, Fetch)]
+        assert offsets == [3, 1]
+        assert [one for one in stage.events if isinstance(one, MetadataTruncated)] == [MetadataTruncated(3, 1)]
         await stage.quorum.abandon()
 
     play(script)

@@ -1,5 +1,6 @@
 """Tests static members of classic groups (KIP-345): a restarted member keeps its membership and its partitions."""
 
+import pytest
 from group_driver import REBALANCE_MS, SESSION_MS, Driver
 
 from penstock.protocol.errors import ErrorCode
@@ -137,3 +138,25 @@ def test_new_member_becomes_group_leader_if_the_static_members_do_not_rejoin_in_
     driver.advance(REBALANCE_MS)
     assert other.joined.leader == other.joined.member_id
     assert len(other.joined.members) == 3
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS])
+def test_join_of_a_restarted_leader_is_answered_by_the_join_phase_that_began_before_its_record_was_committed(
+    code: ErrorCode,
+) -> None:
+    """The new member does not support the protocol of the generation that ends, so that generation can't be listed."""
+    driver = Driver()
+    both, other = (("range", b"r"), ("other", b"o")), (("other", b"o"),)
+    first = driver.join(instance="a", version=9, protocols=both).joined.member_id
+    second = driver.join(instance="b", version=9, protocols=both)
+    driver.join(first, instance="a", version=9, protocols=both)
+    driver.sync(first, 2, {}, instance="a")
+    driver.hold_commits = True
+    restarted = driver.join(instance="a", version=9, protocols=both)
+    new = driver.join(protocols=other)
+    driver.release_commits(code)
+    assert restarted.answer is None
+    driver.join(second.joined.member_id, instance="b", version=9, protocols=both)
+    assert restarted.joined.generation_id == new.joined.generation_id == 3
+    assert restarted.joined.protocol_name == "other"
+    assert len(restarted.joined.members) == 3

@@ -187,6 +187,8 @@ def _store_replacement(turn: Turn, group: ClassicGroup, member: Member, old_lead
     record_group(turn, group, {each.member_id: each.assignment for each in group.members.values()})
 
     def stored(later: Turn, code: ErrorCode) -> None:
+        if group.state is State.PREPARING_REBALANCE:
+            return  # a join phase has begun since then: its end answers the join, with the members of that generation
         token = group.take_join(member)
         if token is None:
             return

@@ -196,7 +196,7 @@ class ExpectedTasks:
 
 
 @pytest.mark.parametrize("step_tasks", [1, 2, 1000])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(40))
 def test_streams_assignor_follows_its_rules_in_steps_of_any_size(
     monkeypatch: pytest.MonkeyPatch, seed: int, step_tasks: int
 ) -> None:

@@ -151,7 +151,7 @@ class Walk:
 def check_group(group: ClassicGroup, now_ms: int) -> None:
     members = group.members.values()
     assert [each.member_id for each in members] == list(group.members)
-    assert group.supporters == Counter(name for each in members for name, _ in each.protocols)
+    assert dict(group.supporters) == Counter(name for each in members for name, _ in each.protocols)
     assert group.waiting_joins == sum(each.awaiting_join is not None for each in members)
     assert group.members_bytes == sum(each.held_bytes for each in members)
     assert group.static_members == {each.instance_id: each.member_id for each in members if each.instance_id}

@@ -49,6 +49,7 @@ JOINS: list[dict[str, Any]] = [
     {},
     {"group": LONG},
     {"instance": LONG, "version": 5},
+    {"instance": "i", "version": 5, "protocols": (("range", LONG.encode()),)},
     {"client": LONG},
     {"protocols": ((LONG, b"1"), ("range", b"2"))},
     {"protocols": (("range", b"1"), ("other", LONG.encode()))},

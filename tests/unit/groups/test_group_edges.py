@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -15,8 +16,11 @@ from test_group_shard import all_protocols
 from penstock.groups import offset_requests
 from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.config import GroupConfig
+from penstock.groups.consumer.group import ConsumerGroup
 from penstock.groups.streams.group import StreamsGroup
+from penstock.groups.timing import arm_session
 from penstock.groups.txn_offsets import commit_in_transaction
+from penstock.groups.undo import add_group
 from penstock.protocol.errors import ErrorCode
 from penstock.protocol.messages.api_28_txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -115,8 +119,8 @@ def test_group_looks_at_its_topics_again_only_if_they_changed() -> None:
     driver.come("a", topology(plain(source="u")), group_id="streams u")
     every = {"consumer t", "consumer u", "pattern", "share t", "share u", "streams t", "streams u"}
 
-    def changed_by(topics: dict[str, int], racks: dict[int, str] | None = None) -> set[str]:
-        for group in driver.shard.groups.values():
+    def changed_by(topics: dict[str, int], racks: dict[int, str] | None = None, *, seen: bool = True) -> set[str]:
+        for group in driver.shard.groups.values() if seen else ():
             group.metadata_changed = False  # type: ignore[union-attr]
         before = driver.shard.image
         image = image_of(topics, racks)
@@ -138,9 +142,13 @@ def test_group_looks_at_its_topics_again_only_if_they_changed() -> None:
     assert changed_by({"t": 2, "u": 3, "v": 2}) == {"consumer u", "pattern", "share u", "streams u"}
     assert changed_by({"t": 2, "u": 3, "v": 2}) == set()
     assert changed_by({"t": 2, "u": 3, "v": 2}, {0: "r"}) == {name for name in every if "share" not in name}
-    driver.shard.groups["consumer t"].metadata_changed = True  # type: ignore[union-attr]
-    driver.see({"t": 2, "u": 3, "v": 3}, {0: "r"})
-    assert driver.shard.groups["consumer t"].metadata_changed  # type: ignore[union-attr]
+    assert changed_by({"t": 2, "u": 3, "v": 3}, seen=False) == {name for name in every if "share" not in name}
+    assert changed_by({"t": 3, "u": 3, "v": 3}) == {"consumer t", "pattern", "share t", "streams t"}
+    assert changed_by({"t": 3, "u": 3, "v": 1}, seen=False) == {"consumer t", "pattern", "share t", "streams t"}
+    assert changed_by({"t": 3, "u": 3, "v": 1}) == set()
+    driver.shard.see(replace(driver.shard.image, acls=copy(driver.shard.image.acls)))
+    changed = {name for name, group in driver.shard.groups.items() if group.metadata_changed}  # type: ignore[union-attr]
+    assert changed == {"pattern"}, "a pattern matches only topics that its member may describe"
 
 
 # --- streams groups
@@ -215,3 +223,23 @@ def test_shutdown_request_ends_with_the_last_member() -> None:
     group = driver.shard.groups["g"]
     assert isinstance(group, StreamsGroup)
     assert group.shutdown_by is None
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_refused_group_is_removed_and_all_timers_of_the_group_that_it_replaced_run_again(replaces: bool) -> None:
+    shard = Driver().shard
+    turn = shard.turn(0, 0)
+    old, new = ConsumerGroup("g"), ConsumerGroup("g")
+    groups = {"g": old} if replaces else {}
+    for group, delay_ms in ((old, 10), (new, 20)):
+        for member in ("a", "b"):
+            arm_session(turn, group, member, delay_ms)
+    add_group(groups, turn, new)
+    assert groups == {"g": new}
+    assert [timer.armed for timer in old.all_timers()] == [not replaces] * 2
+    assert all(timer.armed for timer in new.all_timers())
+    [undo] = turn.undo
+    undo()
+    assert groups == ({"g": old} if replaces else {})
+    assert [timer.deadline_ms for timer in old.all_timers()] == [10, 10]
+    assert not any(timer.armed for timer in new.all_timers())

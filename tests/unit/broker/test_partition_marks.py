@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from parked_fetch import ParkedFetch
 from replica_cluster import NOW_MS, TOPIC, TOPIC_ID, batch, run
 
 from penstock.broker.replicas import partition as partition_module
@@ -29,20 +30,6 @@ LED = PartitionImage(replicas=(1, 2, 3), isr=(1, 2, 3), leader=ME, leader_epoch=
 SOLE = PartitionImage(replicas=(1,), isr=(1,), leader=ME, leader_epoch=1)
 
 
-class Parked:
-    """Stands for a parked fetch, and notes what the partition tells it."""
-
-    def __init__(self) -> None:
-        self.notified: list[int] = []
-        self.abandoned = 0
-
-    def notify(self, appended_bytes: int) -> None:
-        self.notified.append(appended_bytes)
-
-    def abandon(self) -> None:
-        self.abandoned += 1
-
-
 class Replica:
     """Holds one partition on a disk in memory. The brokers 1, 2 and 3 are registered with epoch 7."""
 
@@ -61,7 +48,7 @@ class Replica:
             brokers={each: BrokerImage(each, EPOCH, bytes(16), {}, fenced=False) for each in (1, 2, 3)},
         )
         self.partition = Partition(TOPIC, TOPIC_ID, 0, image, self.host)
-        self.consumer, self.follower = Parked(), Parked()
+        self.consumer, self.follower = ParkedFetch(), ParkedFetch()
 
     def _open(self, partition: Partition) -> Log:
         return self.logs.create(partition.topic, partition.topic_id, partition.index, self.config)
@@ -73,7 +60,7 @@ class Replica:
 
     def park(self) -> None:
         """Parks a fetch of a consumer and a fetch of a follower."""
-        self.consumer, self.follower = Parked(), Parked()
+        self.consumer, self.follower = ParkedFetch(), ParkedFetch()
         self.partition.waiters.park(self.consumer, from_follower=False)
         self.partition.waiters.park(self.follower, from_follower=True)
 

@@ -5,27 +5,15 @@ from __future__ import annotations
 import asyncio
 from itertools import permutations, product
 
+from parked_fetch import ParkedFetch
+
 from penstock.broker.replicas.partition_waiters import PartitionWaiters
 from penstock.protocol.errors import ErrorCode, KafkaError
 
 
-class Fetch:
-    """Stands for a parked fetch, and notes what the partition tells it."""
-
-    def __init__(self) -> None:
-        self.notified: list[int] = []
-        self.abandoned = 0
-
-    def notify(self, appended_bytes: int) -> None:
-        self.notified.append(appended_bytes)
-
-    def abandon(self) -> None:
-        self.abandoned += 1
-
-
-def parked(waiters: PartitionWaiters) -> tuple[list[Fetch], list[Fetch]]:
+def parked(waiters: PartitionWaiters) -> tuple[list[ParkedFetch], list[ParkedFetch]]:
     """Parks three fetches of consumers and three fetches of followers."""
-    consumers, followers = [Fetch() for _ in range(3)], [Fetch() for _ in range(3)]
+    consumers, followers = [ParkedFetch() for _ in range(3)], [ParkedFetch() for _ in range(3)]
     for fetches, from_follower in ((consumers, False), (followers, True)):
         for each in fetches:
             waiters.park(each, from_follower=from_follower)
@@ -57,7 +45,7 @@ def test_only_the_unparked_fetch_is_no_longer_notified() -> None:
     consumers, followers = parked(waiters)
     waiters.unpark(consumers[1])
     waiters.unpark(followers[1])
-    waiters.unpark(Fetch())
+    waiters.unpark(ParkedFetch())
     waiters.on_append(5)
     waiters.on_high_watermark(1, 6)
     waiters.answer_parked()
@@ -68,7 +56,7 @@ def test_only_the_unparked_fetch_is_no_longer_notified() -> None:
 
 def test_partition_without_waiters_needs_no_collections() -> None:
     waiters = PartitionWaiters()
-    waiters.unpark(Fetch())
+    waiters.unpark(ParkedFetch())
     waiters.on_append(1)
     waiters.on_high_watermark(1, 1)
     waiters.on_low_watermark(1)

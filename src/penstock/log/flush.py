@@ -35,6 +35,8 @@ class FlushGoal(NamedTuple):
     generation: int
     sizes: list[tuple[Segment, int]]
     paths: list[str]
+    notes: int
+    """The number of the last note of an unsynced file when the flush began."""
 
 
 class TruncatedError(KafkaError):
@@ -65,6 +67,7 @@ class Durability:
 
     __slots__ = (
         "_log",
+        "_notes",
         "_old_syncs",
         "_released",
         "_running",
@@ -89,8 +92,10 @@ class Durability:
         self.flushed_bytes = 0
         self.last_flush_ms = 0
         self.mark = mark
-        #: Side files (snapshots, epochs, metadata) written since the last flush.
-        self._unsynced_files: set[str] | None = None
+        #: Side files (snapshots, epochs, metadata) that no completed flush has synced, with the number of their last
+        #: note: a file that is noted again while a flush syncs it stays for the next flush.
+        self._unsynced_files: dict[str, int] | None = None
+        self._notes = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._running: asyncio.Task[None] | None = None
         #: Base offsets of segments whose directory entry is known to be on disk.
@@ -105,8 +110,9 @@ class Durability:
     def note_unsynced(self, path: str) -> None:
         """Makes the next flush also sync the file at `path`, for example a producer snapshot."""
         if self._unsynced_files is None:
-            self._unsynced_files = set()
-        self._unsynced_files.add(path)
+            self._unsynced_files = {}
+        self._notes += 1
+        self._unsynced_files[path] = self._notes
 
     @property
     def is_behind(self) -> bool:
@@ -178,7 +184,9 @@ class Durability:
         self.flushed_bytes = self._log.appended_bytes
         self.mark = other.mark
         self._synced_bases = frozenset()
-        self._unsynced_files = set(unsynced_files)
+        self._unsynced_files = None
+        for path in unsynced_files:
+            self.note_unsynced(path)
         self._old_syncs, self._syncs = self._old_syncs + self._syncs, 0
 
     @property
@@ -317,10 +325,9 @@ class Durability:
             if segment.has_aborted:
                 paths.append(segment.path(TXN_INDEX_SUFFIX))
         paths.extend(sorted(self._unsynced_files or ()))
-        self._unsynced_files = None
         self.flushed_bytes = log.appended_bytes
         sizes = [(segment, segment.size) for segment in self._dirty_segments()]
-        return FlushGoal(log.log_end_offset, log.generation, sizes, paths)
+        return FlushGoal(log.log_end_offset, log.generation, sizes, paths, self._notes)
 
     async def sync(self, goal: FlushGoal) -> None:
         log = self._log
@@ -329,20 +336,19 @@ class Durability:
                 await self._sync_records()
                 await log.environment.disk.run(self._sync_files, goal.paths)
         except OSError as error:
-            self._missed(goal)
             raise log.health.failed(error) from error
         self.finish(goal)
 
-    def _missed(self, goal: FlushGoal) -> None:
-        """Makes the next flush sync the files of `goal` again, because a sync has failed."""
-        for path in goal.paths:
-            self.note_unsynced(path)
-
     def finish(self, goal: FlushGoal) -> None:
-        """Moves the recovery point up to the offset of `goal`. The caller must have synced all files of the goal."""
+        """Moves the recovery point up to the offset of `goal`. The caller must have synced all files of the goal.
+
+        A flush that fails or is cancelled does not get here: the next flush syncs its files.
+        """
         log = self._log
         if log.generation != goal.generation or log.offline:
             return
+        noted = self._unsynced_files or {}
+        self._unsynced_files = {path: note for path, note in noted.items() if note > goal.notes} or None
         for segment, size in goal.sizes:
             segment.synced_size = max(segment.synced_size, size)
         self.recovery_point = max(self.recovery_point, goal.offset)
@@ -375,7 +381,6 @@ class Durability:
                 segment.file.sync_now()
             self._sync_files(goal.paths)
         except OSError as error:
-            self._missed(goal)
             raise log.health.failed(error) from error
         self._synced_bases = frozenset(log.segments.bases)
         self.finish(goal)

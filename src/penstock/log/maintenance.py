@@ -133,6 +133,8 @@ class Maintenance:
             for directory in logs.dirs.all:
                 await logs.flush_all(directory, [log for log in queued if log.log_dir == directory.path])
             for log in queued:
+                if log.health.closed:
+                    continue  # deleted meanwhile: a new log of the same name may have files at these paths
                 try:
                     log.snapshots.keep_only(log.segments.bases)
                 except OSError as error:  # the flushes of all other logs go on

@@ -9,11 +9,11 @@ from random import Random
 from typing import Any, cast
 
 import pytest
-from log_harness import TOPIC_ID, finish, manager, produce, run
+from log_harness import TOPIC_ID, finish, manager, new_log, produce, run
 
 from penstock.clock import ManualClock
 from penstock.disk.api import DiskError
-from penstock.disk.memory import MemoryDisk
+from penstock.disk.memory import MemoryDisk, MemoryFile
 from penstock.log.cleaner import Cleaner
 from penstock.log.directory_flush import MANY_FLUSHES, PARALLEL_FLUSHES, flush_all
 from penstock.log.log import Log
@@ -432,3 +432,86 @@ def test_directory_that_cannot_be_removed_does_not_stop_the_removal_of_others() 
     disk.on_write = fail
     run(removal.run())
     assert disk.listdir("/logs") == ["x"]
+
+
+class Gate:
+    """Lets the next syncs of files wait until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._opened = asyncio.Event()
+        sync = MemoryFile.sync
+
+        async def later(file: MemoryFile) -> None:
+            await self._opened.wait()
+            await sync(file)
+
+        monkeypatch.setattr(MemoryFile, "sync", later)
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+def test_clean_stop_syncs_the_files_of_a_flush_that_it_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk(crashable=True)
+    logs = manager(disk)
+    log = new_log(logs=logs)
+
+    async def story() -> None:
+        produce(log, producer_id=7, producer_epoch=0, base_sequence=0)
+        log.roll()
+        gate = Gate(monkeypatch)
+        maintenance = Maintenance(logs)
+        maintenance.start()
+        logs.flush_soon(log)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert log.durability.unsynced_files
+        await maintenance.stop()
+        gate.open()
+        await logs.close()
+
+    run(story())
+    assert disk.exists("/logs/.kafka_cleanshutdown")
+    assert [name for name in disk.listdir(log.path) if disk.inode(f"{log.path}/{name}").pending] == []
+
+
+def test_file_that_is_written_again_during_a_flush_is_synced_by_the_next_flush() -> None:
+    log = new_log(logs=manager(MemoryDisk()))
+    produce(log)
+    log.durability.note_unsynced("/again")
+    goal = log.durability.begin()
+    log.durability.note_unsynced("/again")
+    log.durability.note_unsynced("/new")
+    log.durability.finish(goal)
+    assert log.durability.unsynced_files == {"/again", "/new"}
+
+
+def test_flush_of_a_deleted_log_leaves_the_snapshots_of_a_new_log_at_the_same_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = MemoryDisk()
+    logs = manager(disk)
+    logs.environment.unflushed_bytes = 1  # every flush takes a snapshot
+    log = new_log(logs=logs)
+    for sequence in range(3):
+        produce(log, producer_id=7, producer_epoch=0, base_sequence=sequence)
+        log.flush_now()
+    produce(log, producer_id=7, producer_epoch=0, base_sequence=3)
+
+    async def story() -> Log:
+        gate = Gate(monkeypatch)
+        logs.flush_soon(log)
+        flushing = asyncio.ensure_future(Maintenance(logs).flush_queued())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        logs.delete("t", 0)
+        new = logs.create("t", bytes(range(1, 17)), 0, LogConfig())
+        produce(new, producer_id=7, producer_epoch=0, base_sequence=0)
+        new.flush_now()
+        gate.open()
+        await flushing
+        return new
+
+    new = run(story())
+    assert new.snapshots.offsets
+    assert all(disk.exists(new.snapshots.path(offset)) for offset in new.snapshots.offsets)

@@ -3,6 +3,7 @@
 import pytest
 from group_driver import REBALANCE_MS, SESSION_MS, Driver
 
+from penstock.groups.classic.group import ClassicGroup
 from penstock.protocol.errors import ErrorCode
 
 
@@ -160,3 +161,47 @@ def test_join_of_a_restarted_leader_is_answered_by_the_join_phase_that_began_bef
     assert restarted.joined.generation_id == new.joined.generation_id == 3
     assert restarted.joined.protocol_name == "other"
     assert len(restarted.joined.members) == 3
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.NOT_COORDINATOR])
+@pytest.mark.parametrize("held_ms", [1000, SESSION_MS + 1000])
+def test_session_of_a_restarted_static_member_begins_when_its_join_is_answered(code: ErrorCode, held_ms: int) -> None:
+    driver = Driver()
+    leader, _ = static_group(driver)
+    driver.hold_commits = True
+    restarted = driver.join(instance="b", version=5)
+    for _ in range(held_ms // 1000):
+        driver.advance(1000)
+        driver.heartbeat(leader, 2, instance="a")
+    driver.release_commits(code)
+    assert restarted.answer is not None
+    group = driver.shard.groups["g"]
+    assert isinstance(group, ClassicGroup)
+    for _ in range(SESSION_MS // 1000):
+        assert "b" in group.static_members
+        driver.advance(1000)
+        driver.heartbeat(leader, 2, instance="a")
+    assert "b" not in group.static_members, "it sent nothing for the whole session timeout"
+
+
+def test_restarted_static_member_keeps_its_membership_beyond_the_session_of_its_previous_process() -> None:
+    driver = Driver()
+    leader, _ = static_group(driver)
+    driver.advance(SESSION_MS - 100)
+    driver.heartbeat(leader, 2, instance="a")
+    restarted = driver.join(instance="b", version=5).joined.member_id
+    driver.advance(200)
+    assert driver.heartbeat(restarted, 2, instance="b") is ErrorCode.NONE
+
+
+def test_group_does_not_wait_for_the_sync_of_a_static_member_that_restarted() -> None:
+    driver = Driver()
+    first = driver.join(instance="a", version=9).joined.member_id
+    driver.join(instance="b", version=9)
+    driver.join(first, instance="a", version=9)
+    driver.sync(first, 2, {}, instance="a")
+    restarted = driver.join(instance="b", version=9).joined.member_id
+    for _ in range(REBALANCE_MS // 1000 + 1):
+        driver.advance(1000)
+        assert driver.heartbeat(first, 2, instance="a") is ErrorCode.NONE
+        assert driver.heartbeat(restarted, 2, instance="b") is ErrorCode.NONE

@@ -192,6 +192,7 @@ def _store_replacement(turn: Turn, group: ClassicGroup, member: Member, old_lead
         token = group.take_join(member)
         if token is None:
             return
+        keep_alive(later, member)  # no session ends while a join is parked, also if its timer was due meanwhile
         if code is not ErrorCode.NONE:
             later.reply(token, join_error("", code))
             return

@@ -76,8 +76,12 @@ class ReplicaSession:
         return list(self.changed)
 
     def named(self, key: Key) -> None:
-        """Notes that the next request contains this partition, so that the leader adds the partition to its session."""
+        """Notes that the next request contains this partition, so that the leader adds the partition to its session.
+
+        The request must not remove the partition as well: Kafka's leaders add first and then remove.
+        """
         self._known.add(key)
+        self._forgotten.pop(key, None)
 
     def ask(self) -> list[ForgottenTopic]:
         """Prepares the next request. Returns the partitions that this request removes from the session."""

@@ -33,8 +33,9 @@ class OneDisk:
         self.disk = MemoryDisk(volume=self.volume)
 
 
-def broken_by(act: Callable[[Log], Any], config: LogConfig | None = None) -> list[str]:
-    """Returns the violations that the check reports while `act` uses a log with two records."""
+def broken_by(act: Callable[[Log], Any], config: LogConfig | None = None, *, stops: bool = False) -> list[str]:
+    """Returns the violations that the check reports while `act` uses a log with two records. With `stops`, the node
+    then stops cleanly."""
     machine: Any = OneDisk()
     violations: list[str] = []
 
@@ -47,6 +48,8 @@ def broken_by(act: Callable[[Log], Any], config: LogConfig | None = None) -> lis
         result = act(log)
         if result is not None:
             await result
+        if stops:
+            await logs.close()
 
     with tapped(DurabilityClaims([machine], lambda rule, what: violations.append(what)).taps()):
         asyncio.run(use())
@@ -177,4 +180,21 @@ def test_vote_that_is_saved_without_a_sync_is_reported(monkeypatch: pytest.Monke
     assert set(broken_by(save_vote)) == {
         "the content of /logs/t-0/quorum-state",
         "the directory entry of /logs/t-0/quorum-state",
+    }
+
+
+def test_clean_stop_of_logs_with_and_without_records_breaks_no_rule() -> None:
+    def and_an_empty_log(log: Log) -> None:
+        log.environment.disk.mkdir("/logs/empty-0")
+        log.environment.disk.write_atomic("/logs/empty-0/partition.metadata", b"version: 0", sync=False)
+
+    assert broken_by(and_an_empty_log, stops=True) == []
+
+
+def test_clean_stop_with_an_unsynced_file_of_a_log_is_reported() -> None:
+    def write_snapshot(log: Log) -> None:
+        log.environment.disk.write_atomic(f"{log.path}/00000000000000000001.snapshot", b"producers", sync=False)
+
+    assert set(broken_by(write_snapshot, stops=True)) == {
+        "the content of /logs/t-0/00000000000000000001.snapshot",
     }

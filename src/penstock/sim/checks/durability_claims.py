@@ -5,6 +5,8 @@
     synced mark       every record that was in the log when the mark was requested; the mark itself, or its removal
     truncation        the new end of the log's last files, and the removal of all files above that end
     vote              the file quorum-state
+    clean-shutdown    all records, indexes, producer snapshots and leader epochs of the directory: the next start
+    mark              verifies nothing
 
 A power loss in a run finds a missing fsync only if the power is lost in the few milliseconds in which it matters. This
 check needs no power loss: the simulated volume knows which changes are unsynced. It runs whenever a node makes such a
@@ -19,11 +21,14 @@ import posixpath
 from collections.abc import Callable, Iterator, Sequence
 
 from penstock.broker.controlplane.quorum_files import QuorumFiles
+from penstock.disk.api import Disk
 from penstock.disk.volume import Directory, Inode, Volume
-from penstock.log.checkpoints import PARTITION_METADATA_FILE
+from penstock.log.checkpoints import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE
+from penstock.log.directory import DELETE_SUFFIX, FUTURE_SUFFIX, STRAY_SUFFIX, LogDir
 from penstock.log.flush import Durability
 from penstock.log.log import Log
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
+from penstock.log.snapshot_files import SNAPSHOT_SUFFIX
 from penstock.log.synced_mark import SYNCED_MARK_FILE, Mark
 from penstock.metadata.quorum_state import QUORUM_STATE_FILE
 from penstock.sim.checks.taps import Tap
@@ -33,6 +38,8 @@ RULE = "durability"
 #: The length of the base offset, which is the first field of a batch.
 OFFSET_BYTES = 8
 INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+#: Files that a start after a clean stop trusts.
+TRUSTED_SUFFIXES = (LOG_SUFFIX, *INDEX_SUFFIXES, SNAPSHOT_SUFFIX, LEADER_EPOCH_FILE, PARTITION_METADATA_FILE)
 
 
 class DurabilityClaims:
@@ -53,6 +60,7 @@ class DurabilityClaims:
             Tap(Log, "truncate_to", self.truncated),
             Tap(Log, "truncate_fully_and_start_at", self.truncated),
             Tap(QuorumFiles, "save_state", self.voted),
+            Tap(LogDir, "leave_clean_mark", self.stopped),
         ]
 
     # Claims of a node.
@@ -100,14 +108,40 @@ class DurabilityClaims:
         path = f"{files._log.path}/{QUORUM_STATE_FILE}"
         self._check(files._log, lambda volume: (*unsynced_content(volume, path), *unsynced_name(volume, path)))
 
+    def stopped(self, directory: LogDir, *_: object) -> None:
+        """Checks all files of a directory that has just got its clean-shutdown mark."""
+        if not directory.offline:
+            self._report(directory.disk, lambda volume: unsynced_directory(volume, directory.path))
+
     def _check(self, log: Log, losses: Callable[[Volume], Iterator[str] | Sequence[str]]) -> None:
-        machine = next((each for each in self._machines if each.disk is log.environment.disk), None)
-        if machine is None or log.offline or log.health.closed:
+        if not log.offline and not log.health.closed:
+            self._report(log.environment.disk, losses)
+
+    def _report(self, disk: Disk, losses: Callable[[Volume], Iterator[str] | Sequence[str]]) -> None:
+        machine = next((each for each in self._machines if each.disk is disk), None)
+        if machine is None:
             return
         for what in losses(machine.volume):
             if what not in self._reported:
                 self._reported.add(what)
                 self._violated(RULE, f"{machine.name} regards data as synced that a power loss would erase: {what}")
+
+
+def unsynced_directory(volume: Volume, path: str) -> Iterator[str]:
+    """Yields the trusted files of all logs in the log directory `path` that have unsynced changes.
+
+    Leaves out empty files, because a start creates missing files, and logs that never had records.
+    """
+    directory = volume.find(path)
+    for name, entry in directory.entries.items() if isinstance(directory, Directory) else ():
+        if not isinstance(entry, Directory) or name.endswith((DELETE_SUFFIX, STRAY_SUFFIX, FUTURE_SUFFIX)):
+            continue
+        filled = [file for file, inode in entry.entries.items() if isinstance(inode, Inode) and inode.data]
+        if any(file.endswith((LOG_SUFFIX, SNAPSHOT_SUFFIX)) for file in filled):
+            for file in filled:
+                if file.endswith(TRUSTED_SUFFIXES):
+                    yield from unsynced_content(volume, f"{path}/{name}/{file}")
+                    yield from _unsynced_creation(volume, f"{path}/{name}/{file}")
 
 
 def unsynced_records(volume: Volume, log: Log, end: int) -> Iterator[str]:

@@ -15,6 +15,7 @@ from penstock.raft.events import (
     HandedOver,
     LogFlushed,
     Propose,
+    QuorumState,
     Refuse,
 )
 from penstock.raft.leader import MAX_FETCH_BYTES
@@ -194,3 +195,33 @@ def test_change_of_voters_waits_for_the_first_commit_of_the_leader_and_for_the_c
         answer = replica.ask(UpdateVoter(1, unknown))
         assert answer is not None
         assert answer.error is ErrorCode.VOTER_NOT_FOUND
+
+
+@pytest.mark.parametrize("knows_commits", [False, True])
+def test_leader_of_a_later_epoch_changes_no_voters_before_it_has_committed_its_own_record(knows_commits: bool) -> None:
+    replica = leader(saved=QuorumState(2), log_end=3)
+    core = replica.raft.core
+    if knows_commits:  # as a follower, it learned that all records before its epoch are committed
+        core.high_watermark = replica.leading.start_offset
+    assert core.voters.latest_offset < core.high_watermark <= replica.leading.start_offset
+    for committed in (False, True):
+        for request in (RemoveVoter(voter(3).key), UpdateVoter(3, with_endpoints(1, 1, node_id=2))):
+            answer = replica.copy().ask(request)
+            assert (answer is None) is committed
+            assert answer is None or answer.error is ErrorCode.REQUEST_TIMED_OUT
+        replica.fetch(2)
+
+
+def test_change_of_voters_that_was_acknowledged_at_once_still_delays_the_next_change() -> None:
+    replica = committing()
+    for node_id in (4, 5):
+        replica.fetch(node_id)
+    answer = replica.ask(AddVoter(voter(4), ack_when_committed=False))
+    assert answer is not None
+    assert answer.error is ErrorCode.NONE
+    for committed in (False, True):
+        answer = replica.copy().ask(AddVoter(voter(5), ack_when_committed=False))
+        assert answer is not None
+        assert answer.error is (ErrorCode.NONE if committed else ErrorCode.REQUEST_TIMED_OUT)
+        for node_id in (2, 3, 4, 5):
+            replica.fetch(node_id)

@@ -44,7 +44,7 @@ from penstock.raft.messages import (
     VoterAnswer,
 )
 from penstock.raft.states import MAX_EPOCH, Follower, Resigned
-from penstock.raft.voters import ReplicaKey
+from penstock.raft.voters import ReplicaKey, VoterSet
 
 
 def handed_over(replica: Replica) -> bool:
@@ -365,3 +365,24 @@ def test_granted_pre_vote_delays_an_election_that_is_due_soon_and_no_other(left_
     state.deadline_ms = left_ms  # type: ignore[union-attr]
     replica.ask(Vote(voter(1).key, voter(3).key, 2, 9, 9, True))
     assert state.deadline_ms == max(left_ms, CONFIG.suspect_ms)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("former_leader", [-1, 2])
+def test_replica_that_is_no_longer_a_voter_ends_its_pre_vote_and_its_election(former_leader: int) -> None:
+    others = VoterSet.of(map(voter, (2, 3)))
+    asking, standing = prospective(saved=QuorumState(2, former_leader), log_end=3), candidate()
+    for replica in (asking, standing):
+        replica.raft.core.voters.reset(others, -1)
+        replica.at(STAND_MS)
+        assert not replica.sent(Vote)
+    assert asking.role == ("unattached" if former_leader < 0 else "follower")
+    assert standing.role == "unattached"
+
+
+def test_candidate_starts_a_new_pre_vote_exactly_at_its_deadline() -> None:
+    replica = candidate()
+    deadline_ms = replica.raft.core.state.deadline_ms  # type: ignore[union-attr]
+    replica.at(deadline_ms - 1)
+    assert replica.role == "candidate"
+    replica.at(deadline_ms)
+    assert replica.role == "prospective"

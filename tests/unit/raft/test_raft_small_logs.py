@@ -7,10 +7,12 @@ after the offset where they part, because one leader writes all records of an ep
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations_with_replacement
+from functools import partial
+from itertools import combinations_with_replacement, product
 
 import pytest
 
+from penstock.check import InvariantError
 from penstock.raft.log_view import Batch, Behind, Diverging, LogView, OffsetAndEpoch
 
 EPOCHS = (1, 2, 3)
@@ -110,3 +112,43 @@ def test_comparison_of_logs_uses_the_last_epoch_first_and_then_the_log_end() -> 
             epoch = log[-1] if log else 0
             newer = epoch > (mine[-1] if mine else 0) or (epoch == (mine[-1] if mine else 0) and len(log) >= len(mine))
             assert appended(mine).is_at_most(epoch, len(log)) is newer
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: "".join(map(str, log)) or "empty")
+def test_installed_snapshot_replaces_the_whole_log_and_the_earlier_snapshot(log: Epochs) -> None:
+    for earlier in (None, *snapshots(log)):
+        view = appended(log)
+        if earlier is not None:
+            view.snapshot_taken(*earlier)
+        snapshot = OffsetAndEpoch(len(log) + 2, 4)
+        view.reset(snapshot)
+        empty = LogView(start_offset=snapshot.offset, end_offset=snapshot.offset, snapshot=snapshot)
+        assert answers(view) == answers(empty), (log, earlier)
+        assert view.compare(len(log), 3) == Behind(snapshot)
+
+
+def test_log_with_an_fsync_in_progress_is_neither_truncated_nor_reset() -> None:
+    for flushed in range(3):
+        view = LogView()
+        for offset in range(3):
+            view.append(Batch(offset, offset, 1, b""))
+        view.flushed(flushed)
+        for change in (partial(view.truncate_to, 1), partial(view.reset, OffsetAndEpoch(5, 2))):
+            with pytest.raises(InvariantError):
+                change()
+        assert (view.start_offset, view.end_offset, view.flushed_offset) == (0, 3, flushed)
+
+
+def test_flushed_offset_is_the_largest_that_was_reported() -> None:
+    for first, second in product(range(4), repeat=2):
+        view = LogView()
+        view.append(Batch(0, 2, 1, b""))
+        view.flushed(first)
+        view.flushed(second)
+        assert view.flushed_offset == max(first, second)
+
+
+def test_empty_log_can_be_truncated_to_its_end() -> None:
+    view = LogView()
+    view.truncate_to(0)
+    assert answers(view) == answers(LogView())

@@ -9,8 +9,10 @@ from random import Random
 import pytest
 from log_harness import TOPIC_ID, finish, manager, offsets, produce, run
 
+from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
-from penstock.log.checkpoints import parse_offsets
+from penstock.log import moved_mark, stored_logs
+from penstock.log.checkpoints import parse_offsets, render_offsets
 from penstock.log.directory import DirectoryError
 from penstock.log.log import AppendOrigin
 from penstock.log.manager import LogManager
@@ -236,3 +238,59 @@ def test_second_start_of_a_directory_has_its_lock_its_id_and_its_clean_mark() ->
     assert [directory.clean for directory in again.dirs] == [True, True]
     with pytest.raises(Exception, match="already uses"):
         manager(disk, dirs=THREE[:2])
+
+
+@pytest.mark.parametrize("cleaned", [3, 5, 9])
+@pytest.mark.parametrize("recovered", [3, 5, 9])
+def test_start_lowers_the_checkpoints_of_a_log_that_lost_records(recovered: int, cleaned: int) -> None:
+    disk = MemoryDisk()
+    logs = manager(disk, dirs=THREE[:1])
+    for topic in ("s", "t", "u"):
+        create(logs, topic)
+    run(logs.close())
+    disk.remove("/a/.kafka_cleanshutdown")
+    for name, offset in (("recovery-point", recovered), ("cleaner", cleaned)):
+        path = f"/a/{name}-offset-checkpoint"
+        stored = {("s", 0): 2, ("t", 0): offset, ("u", 0): 2}
+        disk.write_atomic(path, render_offsets(stored))
+    manager(disk, dirs=THREE[:1]).abandon()
+    for name, offset in (("recovery-point", recovered), ("cleaner", cleaned)):
+        found = parse_offsets(disk.read_bytes(f"/a/{name}-offset-checkpoint"))
+        assert found["t", 0] == min(offset, 5)
+        assert (found["s", 0], found["u", 0]) == (2, 2)
+
+
+def test_other_tasks_run_while_a_start_opens_many_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_logs, "OPEN_SLICE", 2)
+    for count in range(6):
+        disk = MemoryDisk()
+        logs = manager(disk)
+        for number in range(count):
+            logs.create(f"t{number}", TOPIC_ID, 0, LogConfig())
+        run(logs.close())
+        opening = LogManager(disk, ("/logs",), ManualClock()).open(node_id=1, cluster_id="cluster")
+        pauses = 0
+        with pytest.raises(StopIteration):
+            while True:
+                opening.send(None)
+                pauses += 1
+        assert pauses == count // 2
+
+
+@pytest.mark.parametrize("adopted", [0, 1])
+def test_log_that_an_adopted_copy_replaced_while_its_directory_was_offline_is_renamed_at_the_start(
+    adopted: int,
+) -> None:
+    disk = MemoryDisk()
+    for slot, path in enumerate(THREE[:2]):
+        logs = manager(disk, dirs=(path,), random=Random(slot))
+        create(logs, "t")
+        if slot == adopted:
+            moved_mark.mark_adopted(disk, f"{path}/t-0")
+        run(logs.close())
+    logs = manager(disk, dirs=THREE[:2])
+    found = logs.get("t", 0)
+    assert found is not None
+    assert found.log_dir == THREE[adopted]
+    stray = [[name for name in disk.listdir(path) if name.endswith("-stray")] for path in THREE[:2]]
+    assert [len(each) for each in stray] == [slot != adopted for slot in range(2)]

@@ -19,6 +19,7 @@ from penstock.protocol.messages.api_00_produce import ProduceRequest
 from penstock.protocol.messages.api_01_fetch import FetchRequest, PartitionData
 from penstock.protocol.messages.api_02_list_offsets import ListOffsetsRequest
 from penstock.protocol.vocabulary import EVENT_TOPIC
+from penstock.records import excerpts
 from penstock.records.batches import split_batches
 from penstock.records.build import build_batch
 from penstock.records.record import read_records
@@ -328,5 +329,42 @@ def test_reading_ends_when_the_room_is_used_up(monkeypatch: pytest.MonkeyPatch) 
                 monkeypatch.setattr(event_topic, "MAX_READ_BYTES", room)
                 expected = [str(number).encode() for number in range(min(4, -(-room // size)))]
                 assert await stage.events.read() == expected, (room, most_batches)
+
+    play(script)
+
+
+def test_every_record_of_a_large_batch_is_read_and_counts_with_its_unpacked_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = [str(number).encode() * 9_000 for number in range(10)]
+    data = build_batch([(1, b"k", value, ()) for value in values], compression=1)
+    monkeypatch.setattr(excerpts, "STEP_WORK", 1)
+    ((header, batch),) = split_batches(data)
+    found, size = event_topic._records(header, batch)
+    assert found == [(b"k", value) for value in values]
+    assert size >= sum(map(len, values)) > 10 * len(data)
+
+
+def test_other_tasks_run_while_many_batches_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script() -> None:
+        stage = Stage()
+        for number in range(20):
+            stage.write((b"k", str(number).encode()))
+        turns, reading = 0, True
+
+        async def count() -> None:
+            nonlocal turns
+            while reading:
+                turns += 1
+                await asyncio.sleep(0)
+
+        for limit, least, most in ((1, 19, 99), (event_topic.PAUSE_BYTES, 0, 3)):
+            monkeypatch.setattr(event_topic, "PAUSE_BYTES", limit)
+            turns, reading = 0, True
+            counting = asyncio.ensure_future(count())
+            assert len(await stage.events.read()) == 20
+            assert least <= turns <= most
+            reading = False
+            await counting
 
     play(script)

@@ -193,6 +193,22 @@ def test_snapshots_above_an_offset_are_removed() -> None:
     assert not SnapshotFiles(MemoryDisk(), "/log", []).remove_above(0)
 
 
+def test_all_snapshots_can_be_removed_also_after_the_directory_of_the_log_was_renamed() -> None:
+    for renamed in (False, True):
+        disk = MemoryDisk()
+        files = snapshots(disk, (2, 4))
+        if renamed:
+            disk.rename("/log", "/renamed")
+            files.moved_to("/renamed")
+        producers = ProducerStateManager()
+        producers.map_end_offset = 6
+        path = "/renamed" if renamed else "/log"
+        assert files.take(producers) == f"{path}/{6:020d}.snapshot"
+        assert len(disk.listdir(path)) == 3
+        files.remove_all()
+        assert (files.offsets, disk.listdir(path)) == ([], [])
+
+
 def test_newest_valid_snapshot_inside_the_log_is_loaded() -> None:
     for start, end, damaged in product(range(2, 8), range(2, 9), (None, 4, 7)):
         if end < start:

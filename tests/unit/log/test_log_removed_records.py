@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 
 import pytest
 from log_harness import TOPIC_ID, batch, manager, offsets, produce, run
@@ -22,7 +21,7 @@ NOW = 1_700_000_000_000
 
 
 @pytest.fixture
-def handles(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[MemoryFile]]:
+def handles(monkeypatch: pytest.MonkeyPatch) -> list[MemoryFile]:
     """Collects all files that are opened."""
     found: list[MemoryFile] = []
     begin = MemoryFile.__init__
@@ -32,7 +31,7 @@ def handles(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[MemoryFile]]:
         found.append(self)
 
     monkeypatch.setattr(MemoryFile, "__init__", opened)
-    yield found
+    return found
 
 
 def still_open(handles: list[MemoryFile]) -> list[str]:

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.broker.controlplane import controller_channel
 from penstock.broker.controlplane.auto_topics import EVENT_SEGMENT_BYTES, TopicCreator, topic_to_create
 from penstock.broker.controlplane.controller_channel import ControllerChannel, says_not_controller
+from penstock.broker.peers.links import Links
 from penstock.broker.requests.context import RequestContext
 from penstock.metadata.configs.settings import Settings
 from penstock.protocol.codec import encode
@@ -153,7 +153,7 @@ def test_forwarded_request_gets_the_answer_in_the_envelope_or_the_error_of_the_e
 
 def test_new_controller_closes_the_connections_to_all_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
-    monkeypatch.setattr(controller_channel.Links, "keep_only", lambda _, node_id: kept.append(node_id))
+    monkeypatch.setattr(Links, "keep_only", lambda _, node_id: kept.append(node_id))
     channel = ControllerChannel(cast(Any, None), 3, cast(Any, None), cast(Any, None))
     channel.controller_changed(2)
     assert kept == [2]

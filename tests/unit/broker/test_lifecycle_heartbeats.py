@@ -91,6 +91,13 @@ def test_broker_in_quarantine_waits_the_whole_interval_and_logs_each_quarantine_
             assert "penstock guard release 1" in errors[-1]
             stage.show(configs={})
             await asyncio.sleep(5)
+        stage.show(configs=quarantine)
+        await asyncio.sleep(5)
+        stage.asked.clear()
+        stage.lifecycle._wants_shut_down = True
+        stage.lifecycle.beat_now()
+        await asyncio.sleep(5)
+        assert max(stage.pauses()) < INTERVAL_S / 2, "a broker that stops does not wait for its release"
         await stage.lifecycle.close()
 
     play(script)

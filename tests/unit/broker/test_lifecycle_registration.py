@@ -231,6 +231,7 @@ def test_listed_controller_asks_for_no_change_of_the_voters(directory: bytes) ->
         await stage.lifecycle.register()
         await asyncio.sleep(5)
         assert [type(request) for _, request in stage.asked] == [ControllerRegistrationRequest]
+        assert all(task.done() for task in stage.lifecycle._tasks), "a voter has nothing to wait for"
         await stage.lifecycle.close()
 
     play(script)

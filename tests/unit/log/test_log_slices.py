@@ -76,7 +76,7 @@ def test_batch_whose_offsets_overlap_the_batch_before_it_is_damaged_and_a_gap_is
 
 
 def ways(found: LogSlice) -> list[Callable[[], object]]:
-    return [found.read_now, lambda: asyncio.run(found.read())]  # type: ignore[arg-type]
+    return [found.read_now, lambda: asyncio.run(found.read())]
 
 
 def test_empty_read_gives_no_bytes_even_after_a_truncation() -> None:

@@ -235,3 +235,20 @@ def test_listed_controller_asks_for_no_change_of_the_voters(directory: bytes) ->
         await stage.lifecycle.close()
 
     play(script)
+
+
+def test_closed_lifecycle_ends_all_its_tasks() -> None:
+    async def script() -> None:
+        stage = Stage(CONTROLLER)
+        refused = ControllerRegistrationResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+        stage.answers[ControllerRegistrationRequest] = [refused]
+        stage.voters = (Voter(9, DIRECTORY),)
+        await stage.lifecycle.register()
+        await asyncio.sleep(3)
+        tasks = list(stage.lifecycle._tasks)
+        assert [task.done() for task in tasks] == [False, False]
+        async with asyncio.timeout(5):
+            await stage.lifecycle.close()
+        assert [task.cancelled() for task in tasks] == [True, True]
+
+    play(script)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from streams_driver import EAGER, StreamsDriver, active, plain, topology
+from streams_driver import EAGER, StreamsDriver, active, counting, internal, plain, topology
 
 from penstock.groups.streams import target, topics
 from penstock.groups.streams.topics import Status, configure
@@ -109,4 +109,59 @@ def test_topics_of_every_copartition_group_need_the_same_number_of_partitions() 
         pairs = [sizes[first : first + 2] for first in range(0, 8, 2)]
         assert found.is_ready == all(one == other for one, other in pairs), sizes
         if found.problem is not None:
+            assert found.problem.status is Status.INCORRECTLY_PARTITIONED_TOPICS
+
+
+@pytest.mark.parametrize("most", [19, 20, 21])
+def test_partitions_of_all_topics_of_a_topology_count_towards_its_limit(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Subtopology 0 reads two topics of 2 and 4 partitions, and has two changelogs; subtopology 1 reads 4 and has one
+    changelog of 2 partitions."""
+    monkeypatch.setattr(topics, "MAX_PARTITIONS", most)
+    changelogs = [internal(f"changelog{number}") for number in range(3)]
+    first = Subtopology(subtopology_id="0", source_topics=["t", "u"], state_changelog_topics=changelogs[:2])
+    second = Subtopology(subtopology_id="1", source_topics=["v", "w"], state_changelog_topics=changelogs[2:])
+    given = from_request(topology(first, second))
+    existing = {"t": 2, "u": 4, "v": 2, "w": 2}.get  # 6 and 2 * 4, then 4 and 2
+    if most < 20:
+        with pytest.raises(KafkaError):
+            configure(given, existing)
+    else:
+        found = configure(given, existing)
+        assert {name: each.partitions for name, each in found.missing.items()} == {
+            "changelog0": 4,
+            "changelog1": 4,
+            "changelog2": 2,
+        }
+
+
+def test_running_group_beyond_the_limit_creates_a_missing_internal_topic_with_its_former_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(topics, "MAX_TASKS", 6)
+    found = configure(from_request(counting()), {"t": 10, "g-changelog": 2}.get, {"0": 2, "1": 2})
+    assert {name: each.tasks for name, each in found.subtopologies.items()} == {"0": 2, "1": 2}
+    assert {name: each.partitions for name, each in found.missing.items()} == {"g-repartition": 2}
+    assert found.problem is not None
+    assert found.problem.status is Status.MISSING_INTERNAL_TOPICS
+    assert found.notice is not None
+
+
+def test_every_repartition_topic_with_a_fixed_size_must_match_its_copartitioned_source() -> None:
+    for sizes in product((0, 1, 2, 3), repeat=3):
+        names = [f"r{index}" for index in range(3)]
+        reader = Subtopology(
+            subtopology_id="0",
+            source_topics=["t"],
+            repartition_source_topics=[internal(name, size) for name, size in zip(names, sizes)],
+            copartition_groups=[CopartitionGroup(source_topics=[0], repartition_source_topics=[0, 1, 2])],
+        )
+        writer = Subtopology(subtopology_id="1", source_topics=["u"], repartition_sink_topics=names)
+        found = configure(from_request(topology(reader, writer)), {"t": 2, "u": 4}.get)
+        assert found.problem is not None
+        if set(sizes) <= {0, 2}:
+            assert found.problem.status is Status.MISSING_INTERNAL_TOPICS
+            assert {name: each.partitions for name, each in found.missing.items()} == dict.fromkeys(names, 2)
+        else:
             assert found.problem.status is Status.INCORRECTLY_PARTITIONED_TOPICS

@@ -330,3 +330,25 @@ def test_requests_of_a_replaced_static_member_with_the_classic_protocol_are_fenc
     answers = driver.leave(("", "i"), (other, "j")).members
     assert [(each.member_id, each.error_code) for each in answers] == [(current.member_id, 0), (other, 0)]
     assert list(driver.consumers.members) == ["new"]
+
+
+def test_classic_member_that_sends_a_consumer_heartbeat_no_longer_counts_as_classic() -> None:
+    driver = ConsumerDriver(CONFIG)
+    driver.enter("new")
+    member = driver.join(protocols=metadata()).joined.member_id
+    assert driver.consumers.members[member].classic is not None
+    assert error(driver.enter(member)) is ErrorCode.NONE
+    assert driver.consumers.members[member].classic is None
+    assert driver.heartbeat(member, driver.consumers.members[member].epoch) is ErrorCode.UNKNOWN_MEMBER_ID
+    driver.beat("new", -1)
+    assert isinstance(driver.shard.groups["g"], ConsumerGroup), "no classic member is left to downgrade for"
+
+
+def test_members_of_a_full_consumer_group_can_change_their_subscriptions_and_rejoin() -> None:
+    driver = ConsumerDriver(replace(CONFIG, consumer_max_size=2), {"t": 2, "u": 1})
+    epoch = driver.enter("a").member_epoch
+    driver.enter("b")
+    assert error(driver.beat("a", epoch, subscribed_topic_names=["u"])) is ErrorCode.NONE
+    assert driver.consumers.members["a"].topics == ("u",)
+    assert error(driver.enter("a", "t", "u")) is ErrorCode.NONE
+    assert error(driver.enter("c")) is ErrorCode.GROUP_MAX_SIZE_REACHED

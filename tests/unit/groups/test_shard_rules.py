@@ -9,6 +9,8 @@ import pytest
 from consumer_driver import topic_id
 from group_driver import Driver
 from share_driver import ShareDriver
+from streams_driver import StreamsDriver
+from test_classic_static import static_group
 from test_group_shard import all_protocols
 
 from penstock.groups.classic.group import ClassicGroup, State
@@ -130,7 +132,7 @@ def test_rebalance_timeout_of_a_classic_member_is_its_session_timeout_only_if_it
 @pytest.mark.parametrize("instance", ["a", "b"])
 def test_restart_of_a_static_member_extends_its_session(instance: str) -> None:
     driver = Driver()
-    ids = {}
+    ids: dict[str, str] = {}
     for name in ("a", "b"):
         waiting = driver.join(instance=name, version=5, session_ms=10_000)
         for other, member in ids.items():
@@ -147,3 +149,47 @@ def test_restart_of_a_static_member_extends_its_session(instance: str) -> None:
     assert isinstance(group, ClassicGroup)
     assert group.state is State.STABLE
     assert set(group.members) == {new, ids[other]}
+
+
+@pytest.mark.parametrize("version", [5, 9])
+@pytest.mark.parametrize("instance", ["a", "b"])
+@pytest.mark.parametrize("code", [ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_COORDINATOR])
+def test_restarted_static_member_gets_the_error_of_a_record_that_was_not_committed(
+    code: ErrorCode, instance: str, version: int
+) -> None:
+    driver = Driver()
+    static_group(driver)
+    driver.hold_commits = True
+    waiting = driver.join(instance=instance, version=version)
+    driver.release_commits(code)
+    assert waiting.error is code
+    assert (waiting.joined.member_id == "") == (code is not ErrorCode.NONE)
+    assert waiting.joined.generation_id == (2 if code is ErrorCode.NONE else -1)
+
+
+def test_member_id_that_expires_unused_does_not_change_a_group_that_has_no_members_left() -> None:
+    driver = Driver()
+    [member] = driver.stable()
+    driver.leave(member)
+    group = driver.shard.groups["g"]
+    assert isinstance(group, ClassicGroup)
+    generation, written = group.generation, len(driver.journal)
+    for _ in range(2):
+        assert driver.join(version=9).error is ErrorCode.MEMBER_ID_REQUIRED
+    assert len(group.pending_members) == 2
+    driver.advance(60_000)
+    assert (group.state, group.generation, group.pending_members) == (State.EMPTY, generation, {})
+    assert len(driver.journal) == written
+
+
+@pytest.mark.parametrize("kind", ["consumer", "streams"])
+def test_classic_group_that_replaced_an_empty_group_leaves_no_record_of_either_when_it_is_deleted(kind: str) -> None:
+    driver = StreamsDriver()
+    for member in ("a", "b"):
+        driver.enter(member) if kind == "consumer" else driver.come(member)
+    for member in ("a", "b"):
+        driver.beat(member, -1) if kind == "consumer" else driver.stream_beat(member, -1)
+    [member] = driver.stable()
+    driver.leave(member)
+    assert driver.delete() is ErrorCode.NONE
+    assert {key for key, value in dict(driver.journal).items() if value is not None} == set()

@@ -1,0 +1,93 @@
+"""Tests the timeouts of classic groups with several members, and timeouts that end in the same millisecond."""
+
+from __future__ import annotations
+
+from group_driver import Driver
+from test_classic_static import static_group
+
+from penstock.groups.classic.group import ClassicGroup, State
+from penstock.protocol.errors import ErrorCode
+
+LONG_MS = 100_000
+
+
+def classic(driver: Driver) -> ClassicGroup:
+    group = driver.shard.groups["g"]
+    assert isinstance(group, ClassicGroup)
+    return group
+
+
+def test_all_members_that_do_not_rejoin_in_time_are_removed() -> None:
+    driver = Driver()
+    ids = driver.stable(4, session_ms=LONG_MS)
+    waiting = driver.join(ids[0], session_ms=LONG_MS)
+    driver.advance(60_000)
+    assert [each.member_id for each in waiting.joined.members] == [ids[0]]
+    assert list(classic(driver).members) == [ids[0]]
+
+
+def test_group_whose_members_all_left_has_no_members_after_a_load() -> None:
+    driver = Driver()
+    ids = driver.stable(2)
+    driver.leave(*ids)
+    loaded = classic(driver.reload())
+    assert (loaded.state, loaded.members, loaded.generation) == (State.EMPTY, {}, classic(driver).generation)
+
+
+def test_session_that_ends_with_the_join_phase_that_removed_its_member_is_ignored() -> None:
+    driver = Driver()
+    first, second, third = driver.stable(3, session_ms=10_000, rebalance_ms=10_000)
+    driver.advance(5_000)
+    waiting = driver.join(first, session_ms=10_000, rebalance_ms=10_000)
+    for member in (second, third):
+        assert driver.heartbeat(member, 3) is ErrorCode.REBALANCE_IN_PROGRESS
+    driver.advance(9_999)
+    assert waiting.answer is None
+    driver.advance(1)
+    assert waiting.joined.generation_id == 4
+    assert list(classic(driver).members) == [first]
+
+
+def test_session_of_a_member_with_a_parked_sync_begins_when_the_leader_assigns() -> None:
+    driver = Driver()
+    waiting = [driver.join()]
+    waiting.append(driver.join())
+    waiting[0] = driver.join(waiting[0].joined.member_id)
+    leader, follower = (each.joined.member_id for each in waiting)
+    parked = driver.sync(follower, 2)
+    for _ in range(3):
+        driver.advance(5_000)
+        assert driver.heartbeat(leader, 2) is ErrorCode.NONE
+    driver.sync(leader, 2, {leader: b"A", follower: b"B"})
+    assert parked.synced.assignment == b"B"
+    driver.advance(9_999)
+    assert driver.heartbeat(leader, 2) is ErrorCode.NONE
+    assert set(classic(driver).members) == {leader, follower}
+    driver.advance(1)
+    assert list(classic(driver).members) == [leader]
+
+
+def test_restart_of_the_only_member_without_a_sync_ends_the_time_to_sync() -> None:
+    driver = Driver()
+    first = driver.join(instance="a", version=5).joined.member_id
+    second = driver.join(instance="b", version=5)
+    driver.join(first, instance="a", version=5)
+    driver.sync(first, 2, {first: b"A", second.joined.member_id: b"B"}, instance="a")
+    new = driver.join(instance="b", version=5).joined.member_id
+    for _ in range(20):
+        driver.advance(5_000)
+        for instance, member in (("a", first), ("b", new)):
+            assert driver.heartbeat(member, 2, instance=instance) is ErrorCode.NONE
+    assert classic(driver).state is State.STABLE
+
+
+def test_requests_to_a_group_that_is_being_deleted_are_sent_to_another_coordinator() -> None:
+    driver = Driver()
+    leader, follower = static_group(driver)
+    classic(driver).state = State.DEAD
+    unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    for member in (leader, follower, "unknown"):
+        assert driver.join(member).error is unavailable
+        assert driver.sync(member, 2).error is unavailable
+    assert driver.join().error is unavailable
+    assert driver.heartbeat("unknown", 2) is unavailable

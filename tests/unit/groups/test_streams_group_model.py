@@ -76,7 +76,7 @@ def test_number_of_assigned_tasks_is_the_largest_active_task_of_each_subtopology
         assert group.assigned_tasks() == {name: max(some) + 1 for name, some in found.items() if some}
 
 
-def test_topics_of_a_streams_group_are_configured_again_only_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_of_a_streams_group_are_configured_again_only_after_a_change() -> None:
     driver = StreamsDriver(EAGER, {"t": 2, "u": 2})
     driver.come("a", topology(plain("0", "t"), plain("1", "u")))
     driver.come("b", topology(plain("0", "t"), plain("1", "u")))

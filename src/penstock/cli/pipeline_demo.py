@@ -200,7 +200,7 @@ class _Show:
 
 
 def _repeating(work: Callable[[], None], at_once: Callable[[], bool], due: Callable[[], bool]) -> Callable[[], bool]:
-    """Returns a function for a loop, which calls it until it returns True.
+    """Returns a function that a loop calls repeatedly, until the function returns True.
 
     The function returns True when `due()` is true. Until then, each call runs `work` if its last run was some seconds
     ago, or if `at_once()` is true.

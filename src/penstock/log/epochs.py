@@ -60,7 +60,7 @@ class LeaderEpochCache:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Returns the largest known epoch that is not above `epoch`, and the end offset of that epoch.
 
-        Returns (-1, -1) if `epoch` is above all known epochs.
+        As in Kafka, returns (-1, -1) if `epoch` is above all known epochs: its end is unknown here.
         """
         if epoch == UNDEFINED or not self.epochs or epoch > self.epochs[-1]:
             return UNDEFINED, UNDEFINED

@@ -101,8 +101,8 @@ class HttpSecurity:
     def _read_tls(self, settings: Settings, *, with_users: bool) -> Callable[[Mapping[str, Any]], str] | None:
         """Makes the TLS context. Returns a function that maps a client certificate to its user.
 
-        Returns None if a certificate is not enough to log in: HTTP has users with passwords or tokens, and
-        `ssl.client.auth` is not set for HTTP itself. Kafka's listeners with SASL also require a login.
+        Returns None if a certificate alone does not log a client in. This is so if HTTP has users with passwords or
+        tokens, unless `ssl.client.auth` is set for HTTP itself.
         """
         try:
             self._tls = TlsSource(tls_properties(settings, LISTENER))

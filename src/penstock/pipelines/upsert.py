@@ -4,7 +4,8 @@
 - A record with a null value deletes the row of its key. If fields of the value are the row's key, a null value has no
   such fields: then the record deletes every row that earlier records with the same record key wrote.
 - A record without a key, or whose value has none of the key fields, becomes a separate row that no record replaces.
-- A record whose value is in `_bad` also becomes a separate row, unless all its key fields are in columns.
+- A record whose value does not fit the columns has this value as text in the column `_bad`. It also becomes a separate
+  row, unless all its key fields fit their columns.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def test_all_failed_markers_of_all_transactions_are_retried_in_one_round() -> No
     in_virtual_time(scenario)
 
 
-def test_new_image_restarts_the_pause_of_markers_that_fail_again() -> None:
+def test_markers_that_fail_again_after_a_new_image_wait_for_a_new_and_longer_pause() -> None:
     async def scenario() -> None:
         world = Timed({("t", 0): -1})
         world.send(("t", 0))

@@ -226,7 +226,7 @@ def test_shutdown_request_ends_with_the_last_member() -> None:
 
 
 @pytest.mark.parametrize("replaces", [False, True])
-def test_refused_group_is_removed_and_all_timers_of_the_group_that_it_replaced_run_again(replaces: bool) -> None:
+def test_undo_of_a_new_group_restores_the_replaced_group_with_all_its_timers(replaces: bool) -> None:
     shard = Driver().shard
     turn = shard.turn(0, 0)
     old, new = ConsumerGroup("g"), ConsumerGroup("g")

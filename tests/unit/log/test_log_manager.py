@@ -197,7 +197,7 @@ def test_two_logs_with_the_same_name_are_both_renamed_as_stray_if_their_topics_d
     assert [name.rpartition("-")[2] for name in left] == ["stray", "stray"]
 
 
-def test_deleting_a_partition_also_renames_all_other_logs_with_its_name() -> None:
+def test_deleting_a_partition_also_deletes_logs_of_other_topic_ids_with_the_same_name() -> None:
     disk = MemoryDisk()
     logs = manager(disk, dirs=THREE)
     for slot, topic_id in ((2, TOPIC_ID), (1, OTHER_ID)):

@@ -31,7 +31,7 @@ def filled(logs: LogManager | None = None) -> Log:
     return log
 
 
-def test_segment_is_refilled_if_its_offset_is_visible_and_all_its_records_are_committed() -> None:
+def test_segment_with_a_damaged_batch_is_refilled_only_if_the_whole_segment_is_committed_and_not_deleted() -> None:
     ends = {0: 3, 3: 6, 6: 7}
     for committed in range(8):
         for start in {0, 1, 4, committed} & set(range(committed + 1)):

@@ -132,7 +132,7 @@ def test_offset_index_is_full_at_its_size_limit_and_time_index_one_entry_below_i
     assert bool(time_entries) is rising
 
 
-def test_bytes_of_an_earlier_process_need_a_check_until_they_were_checked() -> None:
+def test_each_byte_that_an_earlier_process_wrote_needs_one_check() -> None:
     _, model = filled(((0, 1, 10),) * 4)
     positions = [position for position, _ in model.batches] + [model.size]
     ranges = [(low, high) for low in positions for high in positions if low < high]

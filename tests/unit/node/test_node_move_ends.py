@@ -154,7 +154,7 @@ def test_lost_source_log_is_replaced_by_its_copy_if_the_controller_assigned_the_
     run(scenario)
 
 
-def test_copy_of_a_lost_log_is_removed_if_the_replica_is_still_assigned_to_the_source_directory() -> None:
+def test_unfinished_copy_is_removed_if_its_source_log_is_lost_and_the_replica_is_assigned_to_the_source() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         user = await started(disk)

@@ -33,8 +33,8 @@ class QuorumChanges:
     def role_changed(self, role: str, epoch: int, leader_id: int, *, stopping: bool, is_voter: bool) -> None:
         """Emits the events for a new role of this node.
 
-        If a leader resigns, it has lost its majority. Exceptions are a node that stops or was asked to step down
-        (`stopping`), and a node that is no longer a voter.
+        The resignation of a leader is reported as the loss of its majority, unless the node stops or was asked to step
+        down (`stopping`), or is no longer a voter.
         """
         lost = role == "resigned" and self._role == "leader" and is_voter and not stopping
         if lost:

@@ -130,8 +130,8 @@ class Partitions:
     def _host(self, topic: TopicImage, before: Mapping[int, PartitionImage], *, started: bool) -> None:
         """Adds, updates and removes this node's partitions of one topic, so that they match the new image.
 
-        `started` is False for the first image after the start of the node. Partitions that a later image adds are
-        marked as new on this node.
+        `started` is True if the node has applied an earlier image. Then added partitions are marked as new on this
+        node; the partitions of the first image are not.
         """
         for index, image in topic.partitions.items():
             if before.get(index) is image:

@@ -2,8 +2,8 @@
 
 With penstock.acks.fsync or flush.messages=1, an acknowledgement promises that the record is fsynced. The config must be
 set from the sending of the record until the answer. A new config counts only after a delay, in which all nodes learn of
-it. In a cluster the config must also stay set until the end of the run, because after a power loss the controller uses
-the config that is set at that time.
+it. In a cluster the config must also stay set until the end of the run: after a power loss, the controller decides by
+the config of that moment whether the machine may still have all acknowledged records.
 """
 
 from __future__ import annotations

@@ -185,7 +185,10 @@ def run_covering(task: UnitTask) -> _Coverage:
 
 
 def run_tests(task: UnitTask, plugin: _Failures | None, *more: str) -> int:
-    """Runs pytest, with more options, and returns its exit code; 0 if all tests passed."""
+    """Runs pytest with its usual options for mutants and the options `more`.
+
+    Returns its exit code; 0 if all tests passed.
+    """
     os.environ["TEST_EXAMPLES"] = "quick"
     import pytest
 

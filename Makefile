@@ -21,8 +21,9 @@ endif
 
 # Tests start many Python processes: compiled files of the tests and of the package are kept for the next one.
 unexport PYTHONDONTWRITEBYTECODE
-# Tests in so many processes at once; Spark's and Java's tests run in one of them.
-JOBS   ?= 2
+# Tests in so many processes at once; Spark's and Java's tests run in one of them. Three for two cores: many tests wait
+# for threads, sockets or other processes.
+JOBS   ?= 3
 PYTEST  = $(BIN)/pytest --numprocesses $(JOBS) --dist loadgroup
 # Seeds of `make sim`: SEEDS run under every kind of fault, POINTS with faults at chosen points. CI has less time and
 # sets fewer. The coverage of points is kept: the next `make sim` chooses points that were not hit yet.
@@ -41,8 +42,6 @@ broker: $(STAMP)  ## a broker alone, on 127.0.0.1:9092 until Ctrl-C
 
 unit: $(DEV)  ## the tests of the pure packages and of single classes, without Spark, Java, processes or nodes: a minute
 	TEST_EXAMPLES=quick $(PYTEST) -m "not slow and not programs and not nodes" tests/unit
-
-unit: JOBS = 3  # two cores run three processes: many of these tests wait for threads or sockets
 
 test test-all test-java: export SPARK_TESTS = required
 test: $(ALL) check jars  ## every check and the tests

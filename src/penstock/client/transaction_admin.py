@@ -132,6 +132,8 @@ class TransactionAdmin:
         Raises KafkaError(RESOURCE_NOT_FOUND) if no open transaction starts at this offset.
         """
         topic, index = partition
+        for found_topic in (await self._client.metadata([topic])).topics:
+            _raise_for(topic, found_topic.error_code)  # `leader` would wait for a missing topic until its timeout
         leader = await self._client.leader(topic, index)
         found, unread = await self._open({leader: {topic: [index]}})
         for reason in unread.values():

@@ -41,7 +41,7 @@ broker: $(STAMP)  ## a broker alone, on 127.0.0.1:9092 until Ctrl-C
 	@exec $(BIN)/penstock up
 
 unit: $(DEV)  ## the tests of the pure packages and of single classes, without Spark, Java, processes or nodes: a minute
-	TEST_EXAMPLES=quick $(PYTEST) -m "not slow and not programs and not nodes" tests/unit
+	TEST_EXAMPLES=quick $(PYTEST) -m "not slow and not programs and not nodes and not exhaustive" tests/unit
 
 test test-all test-java: export SPARK_TESTS = required
 test: $(ALL) check jars  ## every check and the tests

@@ -41,6 +41,8 @@ from penstock.protocol.vocabulary import ResourceType
 from penstock.records.build import build_batch
 from penstock.security.vocabulary import AclResource, Operation, PatternType, Permission
 
+pytestmark = pytest.mark.exhaustive
+
 
 def produced(
     *topics: str, acks: int = -1, transactional_id: str | None = None, records: bytes | None = None

@@ -25,6 +25,8 @@ from penstock.protocol.vocabulary import SHARE_OPERATOR
 from penstock.records.build import build_batch
 from penstock.security.vocabulary import AclResource, Operation
 
+pytestmark = pytest.mark.exhaustive
+
 Fields = dict[str, Any]
 CLUSTER, TOPIC, GROUP, TRANSACTION = (
     AclResource.CLUSTER,

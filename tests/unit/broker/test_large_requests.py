@@ -74,6 +74,8 @@ from penstock.protocol.messages.api_88_streams_group_heartbeat import StreamsGro
 from penstock.protocol.schema import Struct
 from penstock.sim.engine.loop import Timeline
 
+pytestmark = pytest.mark.exhaustive
+
 LARGE = 3 * SMALL_ELEMENTS
 
 

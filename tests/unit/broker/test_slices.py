@@ -28,6 +28,8 @@ from penstock.protocol.messages.api_14_sync_group import (
     SyncGroupResponse,
 )
 
+pytestmark = pytest.mark.exhaustive
+
 SYNC_GROUP = 14
 
 

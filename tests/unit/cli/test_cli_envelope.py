@@ -13,6 +13,8 @@ from penstock.cli.exit import Exit, Failure
 from penstock.cli.format import Place
 from penstock.records.record import Record
 
+pytestmark = pytest.mark.exhaustive
+
 RECORD = Record(42, 1_700_000_000_000, b"k", b"value", (("a", b"1"), ("b", None)))
 maybe_bytes = st.none() | st.binary() | st.text().map(str.encode)
 

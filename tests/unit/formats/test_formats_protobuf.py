@@ -15,6 +15,8 @@ from penstock.formats.limits import DEPTH_MAX, FormatError, Room
 from penstock.formats.protobuf import decode
 from penstock.formats.protobuf_wire import decode_raw
 
+pytestmark = pytest.mark.exhaustive
+
 descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2")
 json_format = pytest.importorskip("google.protobuf.json_format")
 message_factory = pytest.importorskip("google.protobuf.message_factory")

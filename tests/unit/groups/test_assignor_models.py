@@ -18,6 +18,8 @@ from penstock.groups.streams import assignor as streams_assignor
 from penstock.groups.streams.assignor import MemberSpec, SubtopologySpec
 from penstock.groups.streams.group import Role, TaskKey, Tasks
 
+pytestmark = pytest.mark.exhaustive
+
 Slot = tuple[bytes, int]
 Task = tuple[str, int]
 Held = Mapping[str, Mapping[bytes, frozenset[int]]]

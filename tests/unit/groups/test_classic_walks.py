@@ -18,6 +18,8 @@ from penstock.groups.config import GroupConfig
 from penstock.groups.offset_requests import expire
 from penstock.protocol.errors import ErrorCode
 
+pytestmark = pytest.mark.exhaustive
+
 OTHER = ("other", b"metadata")
 PROTOCOLS = [
     subscription("t"),

@@ -1,10 +1,13 @@
 from time import thread_time
 
+import pytest
 from group_driver import SESSION_MS, Driver
 
 from penstock.groups import membership
 from penstock.groups.config import GroupConfig
 from penstock.protocol.errors import ErrorCode
+
+pytestmark = pytest.mark.exhaustive
 
 GROUPS, MEMBERS = 1000, 10
 

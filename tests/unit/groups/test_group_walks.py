@@ -25,6 +25,8 @@ from penstock.groups.reconciliation import MemberState, indexes_of
 from penstock.groups.streams.group import Role
 from penstock.protocol.errors import ErrorCode
 
+pytestmark = pytest.mark.exhaustive
+
 MEMBERS = ["a", "b", "c", "d"]
 RETRY_MS = 1_000
 

@@ -22,6 +22,8 @@ from penstock.records.header import HEADER_SIZE, parse_header
 from penstock.records.varint import varint
 from penstock.testing import Broker
 
+pytestmark = pytest.mark.exhaustive
+
 #: Records of 1970 would be deleted by retention.
 NOW_MS = int(time.time() * 1000)
 RECORDS = "/v1/topics/{}/records?partition=0"

@@ -15,6 +15,8 @@ from penstock.http.pipelines import Pipeline
 from penstock.http.view import View
 from penstock.testing import Broker
 
+pytestmark = pytest.mark.exhaustive
+
 TOPICS, PARTITIONS = 20, 500
 STEP_MAX_S = 0.020
 SCRAPE_MAX_S = 1.0

@@ -16,6 +16,8 @@ from penstock.http.rest.routes import Route
 from penstock.testing import Broker
 from scale import CREW, EVERYTHING, INVENTED, INVENTED_PARTITIONS, WIDE, Scale, broker_of
 
+pytestmark = pytest.mark.exhaustive
+
 #: A step of a request may use this much CPU time.
 STEP_MAX_S = 0.020
 #: A step of a request may run this many lines of Python, at a third of the partitions: three times as many take 20 ms.

@@ -10,6 +10,8 @@ from penstock.http.sampler import Sampler
 from penstock.http.view import View
 from penstock.testing import Broker
 
+pytestmark = pytest.mark.exhaustive
+
 TOPICS, PARTITIONS, GROUPS = 20, 500, 1000
 STEP_MAX_S = 0.005
 

@@ -17,6 +17,8 @@ from penstock.records.control import EndTxn, build_end_txn, read_end_txn
 from penstock.records.record import read_records
 from penstock.sim.checks.replica_rules import misindexed, read_copy
 
+pytestmark = pytest.mark.exhaustive
+
 NOW = 1_700_000_000_000
 COMPACT = LogConfig(cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.01, delete_retention_ms=1000)
 

@@ -37,6 +37,8 @@ from penstock.log.manager import DirectoryError, LogManager
 from penstock.records.header import BatchHeader
 from tools.examples import examples
 
+pytestmark = pytest.mark.exhaustive
+
 
 def crashable() -> MemoryDisk:
     return MemoryDisk(volume=Volume(lambda: 0, crashable=True, durable_directories=False))

@@ -35,6 +35,8 @@ from penstock.sim.engine.disk import DiskConditions, SimDisk
 from penstock.sim.engine.loop import ProcessKilled, SimulationError, Timeline
 from penstock.sim.engine.trace import Trace
 
+pytestmark = pytest.mark.exhaustive
+
 HISTORIES = int(os.environ.get("PENSTOCK_EXAMPLES", "60"))
 PLAIN = LogConfig(retention_ms=-1)
 PROMISED = replace(PLAIN, penstock_acks_fsync=True)

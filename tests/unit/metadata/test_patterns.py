@@ -11,6 +11,8 @@ from penstock.metadata.patterns import Pattern, Work
 from penstock.protocol.errors import ErrorCode, KafkaError
 from tools.examples import examples
 
+pytestmark = pytest.mark.exhaustive
+
 names = st.text("abAB01._-", max_size=8)
 atoms = st.one_of(
     st.sampled_from(list("abAB01_")),

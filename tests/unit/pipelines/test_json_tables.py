@@ -35,6 +35,8 @@ from penstock.pipelines.json_types import (
 )
 from tools.examples import examples
 
+pytestmark = pytest.mark.exhaustive
+
 #: Names that conflict: names that differ only in case, invalid column names, names of the record's own columns.
 NAMES = st.sampled_from(["a", "b", "A", "a b", "a.b", "a%20b", "", "_key", "_KEY", "_bad", "_id", "ı", "i", "ß", "x,y"])
 NUMBERS = st.one_of(

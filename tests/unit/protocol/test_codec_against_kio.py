@@ -22,6 +22,8 @@ from penstock.protocol.compile import is_flexible
 from penstock.protocol.schema import FIRST_OWN_TAG, Field, Message, Struct
 from penstock.protocol.uuid import ZERO_UUID
 
+pytestmark = pytest.mark.exhaustive
+
 QUICK = settings(
     deadline=None,
     database=None,

@@ -18,6 +18,8 @@ from penstock.protocol.messages.api_18_api_versions import ApiVersionsRequest
 from penstock.protocol.messages.headers import RequestHeader
 from penstock.protocol.schema import Message
 
+pytestmark = pytest.mark.exhaustive
+
 TOO_LONG_VARINT = b"\xff\xff\xff\xff\xff\x01"
 HUGE_LENGTH = b"\xff\xff\xff\xff\x07"
 

@@ -7,6 +7,8 @@ from wire_strategies import message_classes, messages, version_id
 from penstock.protocol.codec import decode, decode_prefix, encode, encode_parts
 from penstock.protocol.schema import Message
 
+pytestmark = pytest.mark.exhaustive
+
 QUICK = settings(
     deadline=None,
     database=None,

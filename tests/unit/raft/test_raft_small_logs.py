@@ -15,6 +15,8 @@ import pytest
 from penstock.check import InvariantError
 from penstock.raft.log_view import Batch, Behind, Diverging, LogView, OffsetAndEpoch
 
+pytestmark = pytest.mark.exhaustive
+
 EPOCHS = (1, 2, 3)
 LONGEST = 4
 Epochs = tuple[int, ...]

@@ -23,6 +23,8 @@ from penstock.share.states import (
 )
 from penstock.share.transitions import Transition
 
+pytestmark = pytest.mark.exhaustive
+
 MEMBERS = ("a", "b", "c")
 TICK_MS = 100  # longer than the grain of locks, so that locks of different times are different
 DURATION_MS = 500

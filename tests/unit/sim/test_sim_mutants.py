@@ -17,6 +17,8 @@ from penstock.sim.mutants.summary import count, killed_by_any, reach_rows, survi
 from penstock.sim.mutants.worker import FIRST_PROFILES, Outcome, Run, rotation
 from penstock.sim.plan.profiles import PROFILES
 
+pytestmark = pytest.mark.exhaustive
+
 PATH = "log/example.py"
 
 

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         raise Failure("mutants need the unit tests: run the command in a checkout of the repository", Exit.USAGE)
     half = [mutant for mutant in all_mutants(ROOT, args.package or ()) if mutant.half is Half(args.half)]
     half = naming(half, args.only or ())
-    if not half:
+    if args.only and not half:
         texts = " or ".join(args.only)
         raise Failure(f"no mutant of this half has {texts} in its id: give a file, a function or an id", Exit.USAGE)
     if args.reach:

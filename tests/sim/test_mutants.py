@@ -20,6 +20,7 @@ from penstock.sim.mutants.runner import (
     run_command,
     run_unit_task,
 )
+from penstock.sim.mutants.runs import Kind
 from penstock.sim.mutants.worker import NO_MUTANT, Observed, SimTask, UnitTask
 
 pytestmark = pytest.mark.programs
@@ -102,7 +103,7 @@ def test_a_mutant_with_an_unknown_id_is_refused() -> None:
         find_mutant(ROOT, "no/such/file.py::f::boundary::1")
 
 
-def test_worker_process_reports_the_functions_that_a_simulated_run_calls() -> None:
+def test_worker_process_reports_the_functions_that_each_kind_of_simulated_run_calls() -> None:
     reached = reached_by_sim(SimTask(1, 1))
-    assert "log/log.py::Log.append_as_leader" in reached
+    assert Kind("calm", 3) in reached["log/log.py::Log.append_as_leader"]
     assert "groups/migration.py::downgrade" not in reached

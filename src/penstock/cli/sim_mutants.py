@@ -104,7 +104,7 @@ def _reach(args: argparse.Namespace, mutants: Sequence[Mutant]) -> int:
     from penstock.sim.mutants.summary import reach_rows, unreached
     from penstock.sim.mutants.worker import SimTask
 
-    reached = reached_by_sim(SimTask(args.cpu_seconds, 1))
+    reached = reached_by_sim(SimTask(args.cpu_seconds, 1)).keys()
     rows = reach_rows(mutants, reached)
     output.rows(args.output, list(rows[0]), rows)
     if args.half == "dev" and args.output != "json":

@@ -2,19 +2,21 @@
 
 import ast
 import json
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 
 import pytest
 
 from penstock.cli import sim_mutants
+from penstock.sim.mutants import runner
 from penstock.sim.mutants.catalogue import PACKAGES, Half, Mutant, all_mutants, mutants_of, mutated, naming, sample
 from penstock.sim.mutants.hook import ROOT
 from penstock.sim.mutants.places import functions
 from penstock.sim.mutants.results import WATCHDOG, Result, ResultFile
-from penstock.sim.mutants.runner import REPOSITORY
+from penstock.sim.mutants.runner import REPOSITORY, learn_kinds
+from penstock.sim.mutants.runs import FIRST_PROFILES, Kind, Run, rotation
 from penstock.sim.mutants.summary import count, killed_by_any, reach_rows, survivors, unreached
-from penstock.sim.mutants.worker import FIRST_PROFILES, Outcome, Run, rotation
+from penstock.sim.mutants.worker import Outcome, SimTask
 from penstock.sim.plan.profiles import PROFILES
 
 pytestmark = pytest.mark.exhaustive
@@ -42,6 +44,35 @@ def test_simulator_runs_first_the_profiles_that_use_the_mutated_package_most() -
         seed = list(takewhile(lambda run: run.seed == 1, rotation(1, package)))
         assert tuple(dict.fromkeys(run.profile for run in seed))[: len(first)] == first
         assert {run.profile for run in seed} == PROFILES.keys()
+
+
+def test_simulator_makes_only_runs_of_the_kinds_that_run_the_mutated_function() -> None:
+    kinds = [Kind("moves", 1), Kind("calm", 3)]
+    runs = list(islice(rotation(7, "log", kinds), 4))
+    assert [(*run.kind, run.seed) for run in runs] == [("moves", 1, 7), ("calm", 3, 7), ("moves", 1, 8), ("calm", 3, 8)]
+
+
+def test_simulator_makes_runs_of_every_kind_if_no_kind_is_known_to_run_the_mutated_function() -> None:
+    seed = [run.kind for run in takewhile(lambda run: run.seed == 1, rotation(1, "log", ()))]
+    assert sorted(seed) == sorted({Kind(name, nodes) for name in PROFILES for nodes in (1, 3)} - {Kind("points", 1)})
+
+
+def test_kinds_of_runs_are_taken_from_the_cache_until_the_code_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[SimTask] = []
+
+    def reached(task: SimTask) -> dict[str, set[Kind]]:
+        asked.append(task)
+        return {"log/log.py::Log.append": {Kind("calm", 3), Kind("moves", 1)}}
+
+    monkeypatch.setattr(runner, "reached_by_sim", reached)
+    cache = tmp_path / "mutants.runs.json"
+    first = learn_kinds(cache, 5, "one state")
+    assert learn_kinds(cache, 5, "one state") == first == reached(asked[0])
+    assert [task.first_seed for task in asked] == [5, 5]
+    learn_kinds(cache, 5, "another state")
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize(("one", "other"), [("<", "<="), ("<=", "<"), (">", ">="), (">=", ">")])

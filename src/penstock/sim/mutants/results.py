@@ -70,6 +70,11 @@ class ResultFile:
         """Returns the path of the file that keeps which functions each test runs."""
         return self._path.with_suffix(".tests.json")
 
+    @property
+    def kinds(self) -> Path:
+        """Returns the path of the file that keeps which kinds of simulated runs run each function."""
+        return self._path.with_suffix(".runs.json")
+
     def get(self, mutant: Mutant, by: str) -> Result | None:
         return self.results.get((mutant.id, by))
 

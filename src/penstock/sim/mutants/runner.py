@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -22,6 +22,7 @@ from penstock.sim.mutants.covering import Covering, Learned, code_state, file_of
 from penstock.sim.mutants.forks import ForkServers, ended_by, start_worker
 from penstock.sim.mutants.hook import ROOT
 from penstock.sim.mutants.results import WATCHDOG, Result, ResultFile, source_digest
+from penstock.sim.mutants.runs import Kind
 from penstock.sim.mutants.worker import (
     COVERING_CPU_S,
     NO_MUTANT,
@@ -38,6 +39,8 @@ WAYS = ("unit", "sim")
 #: Wall time for a process, in multiples of its CPU limit: the machine may be busy with other work.
 PATIENCE = 8
 SETUP_S = 120.0
+#: CPU time of the runs that show which kinds of runs run which functions: at least one seed of each kind.
+KINDS_CPU_S = 120.0
 REPOSITORY = ROOT.parents[1]
 
 
@@ -50,6 +53,8 @@ class Runner:
     """Commands of simulated runs, and unit tests, that fail without a mutant."""
     passing: set[str] = field(default_factory=set)
     covering: Covering = field(default_factory=lambda: Covering.of_files({}))
+    kinds: Mapping[str, Collection[Kind]] = field(default_factory=dict)
+    """Maps each function to the kinds of simulated runs that run it."""
     forks: ForkServers | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -59,6 +64,8 @@ class Runner:
         if "unit" in ways:
             self.covering = learn(REPOSITORY, self.file.learned, observe_tests, code_state(ROOT))
             self.failing |= self.covering.failed
+        if "sim" in ways:
+            self.kinds = learn_kinds(self.file.kinds, self.first_seed, code_state(ROOT))
         todo: list[tuple[Mutant, str]] = []
         for mutant in mutants:
             source = source_digest(ROOT, mutant)
@@ -117,14 +124,20 @@ class Runner:
     # Simulator.
 
     def by_sim(self, mutant: Mutant) -> Outcome:
-        """Runs simulations (`worker.rotation`) until one of them kills the mutant or the CPU time is used up.
+        """Runs simulations (`runs.rotation`) until one of them kills the mutant or the CPU time is used up.
 
         Repeats the simulation that killed the mutant without the mutant. If it fails again, leaves this simulation out
         and starts again.
         """
         spent = 0.0
         while True:
-            task = SimTask(self.cpu_s, self.first_seed, skipped=sorted(self.failing), package=mutant.package)
+            task = SimTask(
+                self.cpu_s,
+                self.first_seed,
+                skipped=sorted(self.failing),
+                package=mutant.package,
+                kinds=sorted(self.kinds.get(f"{mutant.path}::{mutant.function}", ())),
+            )
             outcome = run_by_sim(mutant.id, task)
             spent += outcome.cpu_s
             if not outcome.killed or not outcome.command or self._passes(outcome.command):
@@ -174,13 +187,29 @@ def run_by_sim(name: str, task: SimTask) -> Outcome:
     return run_worker({"by": "sim", "mutant": name, "task": task._asdict()}, PATIENCE * task.cpu_s + SETUP_S)
 
 
-def reached_by_sim(task: SimTask) -> set[str]:
-    """Returns the functions, as `path::qualified name`, that the simulator runs within its CPU time."""
+def reached_by_sim(task: SimTask) -> dict[str, set[Kind]]:
+    """Returns the functions, as `path::qualified name`, that the simulator runs within its CPU time, each with the
+    kinds of runs that run it."""
     lines, how = _lines_of({"by": "reach", "task": task._asdict()}, PATIENCE * task.cpu_s + SETUP_S)
-    found = [line["functions"] for line in lines if line["kind"] == "reached"]
-    if not found:
-        raise RuntimeError(f"the simulator's run without a mutant ended without a result: {how}")
-    return set(found[0])
+    found = [line for line in lines if line["kind"] == "reached"]
+    if how or not found:
+        raise RuntimeError(f"the simulator's runs without a mutant ended without a result: {how}")
+    kinds: dict[str, set[Kind]] = {}
+    for line in found:
+        for function in line["functions"]:
+            kinds.setdefault(function, set()).add(Kind(*line["kind_of_run"]))
+    return kinds
+
+
+def learn_kinds(cache: Path, first_seed: int, state: str) -> dict[str, set[Kind]]:
+    """Returns the kinds of simulated runs that run each function. Takes them from the cache if the code has not
+    changed."""
+    if cache.exists() and (saved := json.loads(cache.read_text()))["state"] == state:
+        return {function: {Kind(*kind) for kind in kinds} for function, kinds in saved["functions"].items()}
+    found = reached_by_sim(SimTask(KINDS_CPU_S, first_seed))
+    rows = {function: sorted(kinds) for function, kinds in found.items()}
+    cache.write_text(json.dumps({"state": state, "functions": rows}))
+    return found
 
 
 def run_worker(task: dict[str, Any], wall_s: float) -> Outcome:

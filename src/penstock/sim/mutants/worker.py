@@ -10,19 +10,15 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import count, product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 from penstock.sim.mutants.hook import ROOT, ReachFinder, install
-
-if TYPE_CHECKING:
-    from penstock.sim.plan.plan import Plan
+from penstock.sim.mutants.runs import Kind, Run, rotation, simulate
 
 #: A mutant that needs more is killed by its limit.
 MEMORY_BYTES = 3 << 30
@@ -39,67 +35,6 @@ FIRST_TESTS = 25
 NO_MUTANT = "none"
 #: The result if pytest does not find a test, which says nothing about the mutant.
 NOT_FOUND = "pytest ended with 4"
-POINTS = "points"
-
-
-class Run(NamedTuple):
-    """Describes one simulated run of the rotation."""
-
-    profile: str
-    seed: int
-    nodes: int
-    seconds: float
-    at: tuple[str, ...] = ()
-    """Faults at points; "none" stands for a run of the profile `points` without them."""
-
-    @property
-    def plan(self) -> Plan:
-        from penstock.sim.plan.draw import draw_plan
-        from penstock.sim.plan.points import parse_point_fault
-
-        points = tuple(parse_point_fault(each) for each in self.at if each != "none")
-        return replace(draw_plan(self.seed, self.profile, nodes=self.nodes, duration_s=self.seconds), points=points)
-
-    @property
-    def command(self) -> str:
-        words = {"seed": self.seed, "profile": self.profile, "nodes": self.nodes, "seconds": f"{self.seconds:g}"}
-        options = [f"--{name} {value}" for name, value in words.items()]
-        return " ".join(["penstock sim", *options, *(f"--at {shlex.quote(each)}" for each in self.at)])
-
-    @classmethod
-    def of(cls, command: str) -> Run:
-        """Parses a command line, and returns the run that it describes."""
-        words = shlex.split(command)[2:]
-        options = list(zip(words[::2], words[1::2]))
-        given = dict(options)
-        at = tuple(value for name, value in options if name == "--at")
-        return cls(given["--profile"], int(given["--seed"]), int(given["--nodes"]), float(given["--seconds"]), at)
-
-
-#: Package → the profiles that use it most. They come first in the rotation.
-FIRST_PROFILES: dict[str, tuple[str, ...]] = {
-    "raft": ("elections", "points", "power", "network"),
-    "replication": ("hostile", "late", "unclean", "network"),
-    "log": ("compaction", "moves", "power", "expiry", "directories"),
-    "transactions": ("recreation", "wrap", "compaction", "crash"),
-    "groups": ("groups", "recreation", "expiry", "share"),
-    "controller": ("reassign", "configs", "recreation", "unclean"),
-    "replicas": ("hostile", "reassign", "moves", "directories"),
-    "controlplane": ("elections", "crash", "points", "power"),
-    "coordinators": ("groups", "share", "crash", "expiry"),
-}
-
-
-def rotation(first_seed: int, package: str = "") -> Iterator[Run]:
-    """Yields simulated runs without end. With each seed, every profile runs on three machines and on one machine; the
-    profile `points` runs on three machines only. The profiles that use `package` most come first."""
-    from penstock.sim.plan.profiles import PROFILES
-
-    profiles = dict.fromkeys((*FIRST_PROFILES.get(package, ()), *PROFILES))
-    for seed in count(first_seed):
-        for profile, nodes in product(profiles, (3, 1)):
-            if profile != POINTS or nodes > 1:
-                yield Run(profile, seed, nodes, 20.0 if nodes > 1 else 15.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +198,8 @@ class SimTask(NamedTuple):
     """Commands of runs that fail without a mutant."""
     package: str = ""
     """The package of the mutant, whose profiles come first."""
+    kinds: Sequence[Kind] = ()
+    """The kinds of runs that run the mutant's function; empty for all kinds."""
 
 
 def run_sim(name: str, task: SimTask, reporter: Reporter) -> Outcome:
@@ -277,7 +214,7 @@ def run_sim(name: str, task: SimTask, reporter: Reporter) -> Outcome:
 
     limit(task.run_cpu_s)
     reached = _install(name)
-    for drawn in rotation(task.first_seed, task.package):
+    for drawn in rotation(task.first_seed, task.package, [Kind(*each) for each in task.kinds]):
         for run, how in simulate(drawn, begin):
             killed = bool(how) and run.command not in task.skipped
             if killed:
@@ -287,43 +224,18 @@ def run_sim(name: str, task: SimTask, reporter: Reporter) -> Outcome:
     raise AssertionError("`rotation` must yield simulated runs without end, but it ended")
 
 
-def run_reach(task: SimTask) -> list[str]:
-    """Returns the functions of the mutated packages that simulated runs call within the given CPU time."""
+def run_reach(task: SimTask, reporter: Reporter) -> None:
+    """Reports for each simulated run, within the given CPU time, which functions of the mutated packages it calls."""
     finder = ReachFinder(ROOT)
     finder.install()
     for drawn in rotation(task.first_seed):
         for _ in simulate(drawn, lambda run: limit(task.run_cpu_s)):
             if time.process_time() >= task.cpu_s:
-                return sorted(finder.reached)
-    raise AssertionError("`rotation` must yield simulated runs without end, but it ended")
-
-
-def simulate(run: Run, begin: Callable[[Run], None]) -> Iterator[tuple[Run, str]]:
-    """Yields the run and the first rule that it broke; an empty text if it broke no rule.
-
-    For the profile `points`, yields several runs: first the run that records the points, then runs with faults at some
-    of these points.
-    """
-    from penstock.sim.plan.coverage import Coverage
-    from penstock.sim.run.point_runs import point_runs
-    from penstock.sim.run.simulation import Verdict, run_plan
-
-    def broken(verdict: Verdict) -> str:
-        return str(verdict.violations[0]).splitlines()[0] if verdict.violations else ""
-
-    def with_points(plan: Plan) -> Run:
-        return run._replace(at=tuple(map(str, plan.points)) or ("none",))
-
-    def begun(plan: Plan, *, record_points: bool = False) -> Verdict:
-        begin(with_points(plan))
-        return run_plan(plan, record_points=record_points)
-
-    if run.profile == POINTS and not run.at:
-        for verdict in point_runs(run.plan, Coverage(), run=begun):
-            yield with_points(verdict.plan), broken(verdict)
-    else:
-        begin(run)
-        yield run, broken(run_plan(run.plan))
+                break
+        reporter.line("reached", {"kind_of_run": drawn.kind, "functions": sorted(finder.reached)})
+        finder.reached.clear()
+        if time.process_time() >= task.cpu_s:
+            return
 
 
 def main() -> None:
@@ -342,7 +254,7 @@ def main() -> None:
         case {"by": "sim", "mutant": name, "task": fields}:
             outcome = run_sim(name, SimTask(**fields), reporter)
         case {"by": "reach", "task": fields}:
-            reporter.line("reached", {"functions": run_reach(SimTask(**fields))})
+            run_reach(SimTask(**fields), reporter)
             outcome = Outcome(False, "", "", time.process_time(), 0, 0)
         case {"by": "command", "command": command}:
             ((_, how),) = simulate(Run.of(command), lambda run: limit(RUN_CPU_S))

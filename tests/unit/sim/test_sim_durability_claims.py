@@ -112,10 +112,78 @@ def test_flush_without_a_sync_of_directories_is_reported(monkeypatch: pytest.Mon
     ]
 
 
-def test_recovery_point_above_unsynced_index_files_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recovery_point_above_unsynced_indexes_and_producer_snapshots_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Durability, "_sync_files", lambda durability, paths: durability._sync_directories())
-    index = "the content of /logs/t-0/00000000000000000000"
-    assert broken_by(flush_with_roll) == [f"{index}.index", f"{index}.timeindex"]
+    index, snapshot = "/logs/t-0/00000000000000000000", "/logs/t-0/00000000000000000002.snapshot"
+    unsynced = [f"{index}.index", f"{index}.timeindex", snapshot]
+    assert broken_by(flush_with_roll) == [f"the content of {path}" for path in unsynced]
+
+
+async def change_epochs_and_flush(log: Log) -> None:
+    """Flushes records of epoch 0, then of epochs 1 and 2."""
+    await log.durability.flush()
+    for epoch in (1, 2):
+        log.append_as_leader(build_batch([(0, b"key", b"value", ())]), leader_epoch=epoch, now_ms=0)
+    await log.durability.flush()
+
+
+def test_flush_after_a_change_of_leader_epochs_breaks_no_rule() -> None:
+    assert broken_by(change_epochs_and_flush) == []
+
+
+def test_epoch_that_started_below_the_log_start_breaks_no_rule() -> None:
+    async def flush_and_delete_records(log: Log) -> None:
+        await change_epochs_and_flush(log)
+        log.update_high_watermark(4)
+        log.advance_log_start_offset(3)
+        log.durability.finish(log.durability.begin()._replace(offset=4))
+
+    assert broken_by(flush_and_delete_records) == []
+
+
+def test_recovery_point_above_an_epoch_that_the_synced_epoch_file_lacks_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def without_directory_syncs(log: Log) -> None:
+        await log.durability.flush()
+        monkeypatch.setattr(MemoryDisk, "sync_dir", lambda disk, path: None)
+        await change_epochs_and_flush(log)
+
+    found = broken_by(without_directory_syncs)
+    path = "/logs/t-0/leader-epoch-checkpoint"
+    assert [what for what in found if "epoch" in what] == [
+        f"the leader epoch 1 at offset 2 in {path}",
+        f"the leader epoch 2 at offset 3 in {path}",
+    ]
+
+
+def test_producer_snapshot_above_the_recovery_point_may_be_unsynced() -> None:
+    async def write_snapshot_and_finish(log: Log) -> None:
+        await log.durability.flush()
+        append(log)
+        log.environment.disk.write_atomic(f"{log.path}/00000000000000000003.snapshot", b"producers", sync=False)
+        log.durability.finish(log.durability.begin()._replace(offset=2))
+
+    assert broken_by(write_snapshot_and_finish) == []
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["not written", "written without a sync"])
+def test_recovery_point_above_the_end_of_a_truncated_log_is_reported(
+    monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    async def flush_and_truncate(log: Log) -> None:
+        await log.durability.flush()
+        log.environment.recovery_point_lowered(log)
+        monkeypatch.setattr(MemoryDisk, "sync_dir", lambda disk, path: None)
+        if not written:
+            monkeypatch.setattr(log.environment, "recovery_point_lowered", lambda log: None)
+        log.truncate_to(1)
+
+    path = "/logs/recovery-point-offset-checkpoint"
+    found = [what for what in broken_by(flush_and_truncate) if "recovery point" in what]
+    assert found == [f"the recovery point of /logs/t-0 in {path} is still 2, above 1"]
 
 
 def test_records_appended_after_the_flushed_offset_may_be_unsynced() -> None:

@@ -1,9 +1,11 @@
 """Checks that data which a node regards as synced would survive a power loss at this moment.
 
     flushed offset    the records below it, the names of their files, the log's directory and the topic id
-    recovery point    also the index files of the segments that end below it
+    recovery point    also the index files of the segments that end below it, and the producer snapshots and leader
+                      epochs below it
     synced mark       every record that was in the log when the mark was requested; the mark itself, or its removal
-    truncation        the new end of the log's last files, and the removal of all files above that end
+    truncation        the new end of the log's last files, the removal of all files above that end, and a recovery
+                      point in the checkpoint file that is not above that end
     vote              the file quorum-state
     clean-shutdown    all records, indexes, producer snapshots and leader epochs of the directory: the next start
     mark              verifies nothing
@@ -23,8 +25,15 @@ from collections.abc import Callable, Iterator, Sequence
 from penstock.broker.controlplane.quorum_files import QuorumFiles
 from penstock.disk.api import Disk
 from penstock.disk.volume import Directory, Inode, Volume
-from penstock.log.checkpoints import LEADER_EPOCH_FILE, PARTITION_METADATA_FILE
+from penstock.log.checkpoints import (
+    LEADER_EPOCH_FILE,
+    PARTITION_METADATA_FILE,
+    RECOVERY_POINT_FILE,
+    CheckpointError,
+    parse_offsets,
+)
 from penstock.log.directory import DELETE_SUFFIX, FUTURE_SUFFIX, STRAY_SUFFIX, LogDir
+from penstock.log.epochs import LeaderEpochCache
 from penstock.log.flush import Durability
 from penstock.log.log import Log
 from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX
@@ -75,6 +84,7 @@ class DurabilityClaims:
         log = durability._log
         self._check(log, lambda volume: unsynced_records(volume, log, log.flushed_offset))
         self._check(log, lambda volume: unsynced_indexes(volume, log, durability.recovery_point))
+        self._check(log, lambda volume: unsynced_side_files(volume, log, durability.recovery_point))
 
     def marked(self, durability: Durability) -> Callable[[object], None]:
         """Observes the task that writes a synced mark. At its end, checks the mark and the records that were in the log
@@ -103,6 +113,7 @@ class DurabilityClaims:
         if log in self._truncating:
             self._truncating.discard(log)
             self._check(log, lambda volume: unsynced_truncation(volume, log))
+            self._check(log, lambda volume: recovery_points_above(volume, log))
 
     def voted(self, files: QuorumFiles, *_: object) -> None:
         path = f"{files._log.path}/{QUORUM_STATE_FILE}"
@@ -184,6 +195,54 @@ def unsynced_truncation(volume: Volume, log: Log) -> Iterator[str]:
         for name, _, after in step:
             if after is None:
                 yield f"the removal of {log.path}/{name}"
+
+
+def unsynced_side_files(volume: Volume, log: Log, recovery_point: int) -> Iterator[str]:
+    """Yields the producer snapshots and leader epochs below the recovery point that a power loss would erase.
+
+    A start reads the leader epochs between the first epoch in the file and the recovery point only from the file.
+    """
+    directory = volume.find(log.path)
+    for name in sorted(directory.entries) if isinstance(directory, Directory) else ():
+        if name.endswith(SNAPSHOT_SUFFIX) and int(name.removesuffix(SNAPSHOT_SUFFIX)) < recovery_point:
+            yield from unsynced_content(volume, f"{log.path}/{name}")
+            yield from _unsynced_creation(volume, f"{log.path}/{name}")
+    path = f"{log.path}/{LEADER_EPOCH_FILE}"
+    for data in _possible_contents(volume, path):
+        try:
+            known = LeaderEpochCache.from_bytes(data).entries
+        except CheckpointError:
+            continue  # a start would rebuild the file
+        for epoch, start in log.epochs.entries:
+            # In the file an epoch may start earlier: at an offset that is below the log start now.
+            at_start = [each for each, known_start in known if known_start <= start]
+            if start < recovery_point and at_start and at_start[-1] != epoch:
+                yield f"the leader epoch {epoch} at offset {start} in {path}"
+
+
+def recovery_points_above(volume: Volume, log: Log) -> Iterator[str]:
+    """Yields the recovery points above the log end that a start after a power loss could read for this log.
+
+    After later appends, such a start would trust records that were never synced.
+    """
+    if posixpath.basename(log.path) != f"{log.topic}-{log.partition}":
+        return  # the checkpoint file does not contain copies that are not in use yet
+    path = f"{posixpath.dirname(log.path)}/{RECOVERY_POINT_FILE}"
+    for data in _possible_contents(volume, path):
+        try:
+            recovery_point = parse_offsets(data).get((log.topic, log.partition), 0)
+        except CheckpointError:
+            continue  # a start would verify all records
+        if recovery_point > log.log_end_offset:
+            yield f"the recovery point of {log.path} in {path} is still {recovery_point}, above {log.log_end_offset}"
+
+
+def _possible_contents(volume: Volume, path: str) -> list[bytes]:
+    """Returns the contents that the file may have after a power loss, depending on which renames survive."""
+    name = posixpath.basename(path)
+    found = [volume.find(path)]
+    found += [entry for step in _steps(volume, path) for each, *entries in step if each == name for entry in entries]
+    return [bytes(entry.data) for entry in found if isinstance(entry, Inode)]
 
 
 def unsynced_content(volume: Volume, path: str) -> Iterator[str]:

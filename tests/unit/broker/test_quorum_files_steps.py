@@ -107,7 +107,8 @@ def test_node_with_an_unreadable_vote_does_not_start() -> None:
 
 
 def test_view_of_every_small_log_and_snapshot_follows_the_rule_of_kafka() -> None:
-    """Compares with Kafka's rule: a snapshot replaces a log that ends before it or whose last epoch is older."""
+    """Compares with Kafka's rule: a snapshot replaces a log that ends before it or whose last epoch is older. An older
+    snapshot never replaces an empty log."""
     refused = 0
     snapshots = [None, *(OffsetAndEpoch(*pair) for pair in product((2, 3, 4), (1, 2, 3)))]
     for start, epochs, snapshot in product((0, 2, 3), ([], [1], [1, 2], [2, 2]), snapshots):
@@ -118,9 +119,7 @@ def test_view_of_every_small_log_and_snapshot_follows_the_rule_of_kafka() -> Non
             stage.write(epoch)
         end, last_epoch = start + len(epochs), max(epochs, default=0)
         case = (start, epochs, snapshot)
-        replaced = snapshot is not None and (
-            end < snapshot.offset or (snapshot.epoch > last_epoch and not start == end == snapshot.offset)
-        )
+        replaced = snapshot is not None and (end < snapshot.offset or (snapshot.epoch > last_epoch and start != end))
         if snapshot is not None:
             stage.store(snapshot)
             if replaced:

@@ -254,9 +254,10 @@ def _is_beyond(snapshot: OffsetAndEpoch, log: Log) -> bool:
 
     This happens if the process ended between the two steps of `install_snapshot`. As in Kafka, a log whose last epoch
     is older than the snapshot's epoch counts as older, even if the log is longer: its records may differ from the
-    snapshot.
+    snapshot. An empty log has no epoch to compare: it follows the snapshot at which it starts. If that snapshot is
+    damaged, an older snapshot must not move the log back, because the quorum counts on the records before its start.
     """
-    is_empty = log.log_start_offset == log.log_end_offset == snapshot.offset
+    is_empty = log.log_start_offset == log.log_end_offset
     return log.log_end_offset < snapshot.offset or (snapshot.epoch > (log.epochs.latest_epoch or 0) and not is_empty)
 
 

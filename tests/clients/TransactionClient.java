@@ -353,6 +353,9 @@ public class TransactionClient {
                     send(producer, topic, partition, value);
                     if (round % 3 != 0) expected.add(value);
                 }
+                // Without this flush, kafka-clients 4.3 may send EndTxn before the batches: its sender asks for unsent
+                // batches before it locks the transaction manager. Kafka answers INVALID_TXN_STATE then, as Penstock does.
+                producer.flush();
                 if (round % 3 != 0) producer.commitTransaction();
                 else producer.abortTransaction();
             }

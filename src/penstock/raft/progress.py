@@ -126,9 +126,17 @@ class Replicas:
         excess = len(observers) - limit
         for place, replica in enumerate(observers):
             if place < excess or replica.last_fetch_ms < before_ms:
-                del self.table[replica.key]
-                if self._latest[replica.key.node_id] is replica:
-                    del self._latest[replica.key.node_id]
+                self._forget(replica)
+
+    def _forget(self, replica: Replica) -> None:
+        """Removes a replica. Another replica of the same node id, such as a voter, becomes the latest of this id."""
+        del self.table[replica.key]
+        node_id = replica.key.node_id
+        if self._latest[node_id] is replica:
+            del self._latest[node_id]
+            left = [one for one in self.table.values() if one.key.node_id == node_id]
+            if left:
+                self._latest[node_id] = max(left, key=lambda one: one.last_fetch_ms)
 
     def heard_until_ms(self, voters: VoterSet) -> int | None:
         """Returns the latest time T for which a majority of the voters has fetched at T or later.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.raft.progress import Replicas, caught_up_at
-from penstock.raft.voters import ReplicaKey, VoterSet
+from penstock.raft.voters import ReplicaKey, Voter, VoterSet
 
 
 @pytest.mark.parametrize(
@@ -44,3 +44,39 @@ def test_leader_tracks_the_fetch_progress_of_node_zero() -> None:
     replicas = Replicas(ReplicaKey(1), 0)
     replicas.fetched(ReplicaKey(0), 10, 10, 5)
     assert [each.key.node_id for each in replicas.observers(VoterSet())] == [0]
+
+
+def replicas_of_two_directories(*times: tuple[bytes, int]) -> Replicas:
+    replicas = Replicas(ReplicaKey(1), 0)
+    for directory_id, now_ms in times:
+        replicas.fetched(ReplicaKey(2, directory_id * 16), 10, 10, now_ms)
+    return replicas
+
+
+def test_voter_whose_later_directory_was_forgotten_can_be_removed() -> None:
+    """The replica with the later directory stopped fetching; the voter, with the first directory, is left."""
+    replicas = replicas_of_two_directories((b"a", 5), (b"b", 10))
+    voters = VoterSet.of([Voter(1), Voter(2, b"a" * 16), Voter(3, b"c" * 16)])
+    replicas.fetched(ReplicaKey(3, b"c" * 16), 10, 10, 500)
+    replicas.drop_observers(voters, 100, 10)
+    assert list(replicas.table) == [ReplicaKey(2, b"a" * 16), ReplicaKey(3, b"c" * 16)]
+    fewer = voters.removed(ReplicaKey(2, b"a" * 16))
+    assert [each.key.directory_id for each in replicas.observers(fewer)] == [b"a" * 16]
+    replicas.drop_observers(fewer, 100, 10)
+    assert list(replicas.table) == [ReplicaKey(3, b"c" * 16)]
+    assert replicas.observers(fewer) == []
+
+
+@pytest.mark.parametrize("first", [b"a", b"b"])
+def test_two_directories_of_a_node_that_fetched_at_the_same_moment_are_forgotten_together(first: bytes) -> None:
+    second = b"b" if first == b"a" else b"a"
+    for limit, left in ((0, []), (1, [b"b"])):
+        replicas = replicas_of_two_directories((first, 5), (second, 5))
+        replicas.drop_observers(VoterSet.of([Voter(1)]), 0, limit)
+        assert [key.directory_id for key in replicas.table] == [each * 16 for each in left]
+        assert [each.key.directory_id for each in replicas.observers(VoterSet.of([Voter(1)]))] == [
+            each * 16 for each in left
+        ]
+    replicas = replicas_of_two_directories((first, 5), (second, 5))
+    replicas.drop_observers(VoterSet.of([Voter(1)]), 6, 10)
+    assert replicas.table == {}

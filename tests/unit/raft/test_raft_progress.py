@@ -80,3 +80,38 @@ def test_two_directories_of_a_node_that_fetched_at_the_same_moment_are_forgotten
     replicas = replicas_of_two_directories((first, 5), (second, 5))
     replicas.drop_observers(VoterSet.of([Voter(1)]), 6, 10)
     assert replicas.table == {}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_single_observer_beside_all_voters_is_forgotten_exactly_after_its_session(size: int) -> None:
+    voters = VoterSet.of(Voter(each, bytes([each]) * 16) for each in range(1, size + 1))
+    for before_ms, left in ((50, 1), (51, 0)):
+        replicas = Replicas(voters.voters[0].key, 0)
+        for each in voters.voters[1:]:
+            replicas.fetched(each.key, 10, 10, 5)
+        replicas.fetched(ReplicaKey(9, b"o" * 16), 10, 10, 50)
+        replicas.drop_observers(voters, before_ms, 10)
+        assert len(replicas.observers(voters)) == left
+        assert [each.end_offset for each in replicas.of_voters(voters)] == [10] * (size - 1), "voters stay"
+
+
+def test_observers_beyond_the_limit_are_forgotten_from_the_longest_silent_on() -> None:
+    for limit in range(6):
+        replicas = Replicas(ReplicaKey(1), 0)
+        for node_id, now_ms in ((4, 30), (5, 10), (6, 40), (7, 20)):
+            replicas.fetched(ReplicaKey(node_id), 10, 10, now_ms)
+        replicas.drop_observers(VoterSet.of([Voter(1)]), 0, limit)
+        kept = {each.key.node_id for each in replicas.observers(VoterSet.of([Voter(1)]))}
+        assert kept == set([5, 7, 4, 6][-limit:] if limit else [])
+
+
+def test_voter_that_is_one_fetch_behind_a_growing_log_stays_caught_up() -> None:
+    replicas = Replicas(ReplicaKey(1), 0)
+    key = ReplicaKey(2, b"d" * 16)
+    for step in range(1, 6):  # each fetch asks for the end that the log had at the fetch before
+        replicas.fetched(key, 10 * step, 10 * step + 10, 100 * step)
+        replica = replicas.table[key]
+        assert replica.last_caught_up_ms == (100 * (step - 1) if step > 1 else -1)
+        assert (replica.end_offset, replica.last_fetch_ms) == (10 * step, 100 * step)
+    replicas.heard(key, 600)
+    assert (replica.end_offset, replica.last_fetch_ms, replica.last_caught_up_ms) == (50, 600, 400)

@@ -108,6 +108,17 @@ def test_truncated_log_with_a_snapshot_equals_the_log_recovered_at_start(log: Ep
             assert (view.last_epoch, view.end_offset_for(4), view.flushed_offset) == (4, (cut + 1, 4), cut)
 
 
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: "".join(map(str, log)) or "empty")
+def test_second_snapshot_replaces_the_first_and_never_moves_the_log_start_back(log: Epochs) -> None:
+    for (first, first_start), (second, second_start) in product(snapshots(log), repeat=2):
+        if first.offset <= second.offset:
+            view = appended(log)
+            view.snapshot_taken(first, first_start)
+            view.snapshot_taken(second, second_start)
+            start = max(first_start, second_start)
+            assert answers(view) == answers(recovered(log, start, second)), (log, first, first_start, second, start)
+
+
 def test_comparison_of_logs_uses_the_last_epoch_first_and_then_the_log_end() -> None:
     for mine in LOGS:
         for log in LOGS:

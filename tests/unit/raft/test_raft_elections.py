@@ -145,7 +145,7 @@ def test_pre_vote_without_answers_ends_at_its_deadline_and_another_begins_later(
     assert replica.role == ("follower" if former_leader == 2 else "unattached")
     assert replica.raft.core.epoch == 3
     later = replica.raft.core.state
-    wait_ms = later.deadline_ms - ends_ms  # type: ignore[union-attr]
+    wait_ms = later.deadline_ms - ends_ms
     if former_leader == 2:
         assert wait_ms == CONFIG.fetch_timeout_ms
     else:

@@ -150,7 +150,7 @@ def test_every_successful_answer_shows_that_the_leader_is_alive() -> None:
         following(replica).leader_suspected = True
         following(replica).has_fetched = False
         replica.now_ms = 700
-        fetched(replica, **fields)
+        fetched(replica, **fields)  # type: ignore[arg-type]
         state = following(replica)
         assert (state.deadline_ms, state.has_fetched, state.leader_suspected) == (2700, True, False)
 

@@ -76,7 +76,7 @@ def test_fetch_with_a_negative_number_is_invalid_in_every_role(role: str) -> Non
     good = Fetch(voter(2).key, EPOCH, 3, 1, 0, 0)
     for field in ("epoch", "offset", "last_epoch", "max_wait_ms"):
         replica = start.copy()
-        answer = replica.ask(replace(good, **{field: -1}))
+        answer = replica.ask(replace(good, **{field: -1}))  # type: ignore[arg-type]
         assert answer == FetchAnswer(ErrorCode.INVALID_REQUEST, EPOCH, start.raft.core.state.leader_id)
         if role == "leader":
             assert voter(2).key not in replica.leading.replicas.table

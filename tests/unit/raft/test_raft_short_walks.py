@@ -56,15 +56,13 @@ class ManagedWalk(Walk):
         epoch = self.random.choice([core.epoch, core.epoch, core.epoch - 1, core.epoch + 1])
         offset, last_epoch = self.random.randrange(9), self.random.randrange(max(1, core.epoch + 1))
         wait_ms = self.random.choice([0, 50])
-        request = self.random.choice(
-            [
-                Fetch(key, max(0, epoch), offset, last_epoch, 0, wait_ms),
-                Fetch(key, max(0, epoch), offset, last_epoch, 0, wait_ms),
-                FetchSnapshot(key, epoch, core.log.snapshot or (0, 0), 0, 5),  # type: ignore[arg-type]
-                Vote(core.me, key, epoch, last_epoch, 0, True),
-            ]
-        )
-        self.send(target.id, request)
+        requests: list[Fetch | FetchSnapshot | Vote] = [
+            Fetch(key, max(0, epoch), offset, last_epoch, 0, wait_ms),
+            Fetch(key, max(0, epoch), offset, last_epoch, 0, wait_ms),
+            FetchSnapshot(key, epoch, core.log.snapshot or (0, 0), 0, 5),  # type: ignore[arg-type]
+            Vote(core.me, key, epoch, last_epoch, 0, True),
+        ]
+        self.send(target.id, self.random.choice(requests))
 
     def send(self, target: int, request: Fetch | FetchSnapshot | Vote) -> None:
         self.cluster.next_ticket += 1

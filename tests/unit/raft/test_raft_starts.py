@@ -55,7 +55,7 @@ def test_replica_continues_in_the_later_of_its_saved_epoch_and_the_epoch_of_its_
             assert raft.core.saved == QuorumState(epoch, leader_id, voted)
         if not isinstance(state, Follower):
             timeout_ms = CONFIG.election_timeout_ms
-            assert NOW_MS + timeout_ms <= state.deadline_ms < NOW_MS + 2 * timeout_ms  # type: ignore[union-attr]
+            assert NOW_MS + timeout_ms <= state.deadline_ms < NOW_MS + 2 * timeout_ms
 
 
 def test_start_changes_nothing_and_saves_nothing_before_a_deadline() -> None:

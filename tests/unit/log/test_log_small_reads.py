@@ -260,9 +260,13 @@ def test_aborted_transactions_of_every_range_are_those_that_overlap_it() -> None
             assert log.aborted_transactions(start, end) == overlapping
 
 
-@pytest.mark.parametrize("history", ["abAaBAb", "aAbBaA", "ababABab", "abBbBAab"])
-def test_read_reports_all_aborted_transactions_of_its_records_and_none_outside_its_range(history: str) -> None:
-    log = new_log(LogConfig(segment_bytes=450, index_interval_bytes=0, retention_ms=-1))
+@pytest.mark.parametrize("interval", [0, 100_000])
+@pytest.mark.parametrize("history", ["abAaBAb", "aAbBaA", "ababABab", "abBbBAab", "aAbBaAbBaAbB"])
+def test_read_reports_all_aborted_transactions_of_its_records_and_none_outside_its_range(
+    history: str, interval: int
+) -> None:
+    """The index narrows the range further; without entries, the range ends with the segment."""
+    log = new_log(LogConfig(segment_bytes=450, index_interval_bytes=interval, retention_ms=-1))
     transactions = Transactions(log)
     for symbol in history:
         transactions.step(symbol)
@@ -282,7 +286,12 @@ def test_read_reports_all_aborted_transactions_of_its_records_and_none_outside_i
                 assert each in named
             if each in named:
                 assert each.last_offset >= start
-                assert each.first_offset < bound
+                assert each.first_offset < min(bound, _end(log, found.segment.base_offset))
+
+
+def _end(log: Log, base_offset: int) -> int:
+    """Returns the offset after the segment with this base offset."""
+    return min((base for base in log.segments.bases if base > base_offset), default=log.log_end_offset)
 
 
 def _position(log: Log, offset: int) -> int:

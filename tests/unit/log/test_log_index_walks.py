@@ -268,3 +268,32 @@ def test_segment_counts_the_bytes_to_the_next_index_entry_as_kafka_does() -> Non
             data = build_batch([(10, b"k", b"v", ())], base_offset=BASE + offset)
             segment.append(parse_header(data), data[:61], data[61:])
         assert len(segment.index) == entries
+
+
+# What a segment remembers.
+
+
+def test_bytes_that_were_verified_once_are_not_verified_again_with_newly_written_bytes() -> None:
+    segment, model = filled(((0, 1, 10),) * 3)
+    again = reopened(segment)
+    old = [position for position, _ in model.batches]
+    again.mark_checked(0, model.size)
+    again.mark_checked(0, old[1])
+    again.mark_checked(old[1], old[2])
+    before = model.size
+    append(again, model, (0, 1, 10))
+    for start in (*old, before):
+        assert not again.needs_check(start, model.size), "a shorter read does not undo what a longer one verified"
+    again = reopened(segment)
+    again.mark_checked(old[1], old[2])
+    again.mark_checked(old[1], before)
+    assert not again.needs_check(old[1], before)
+    assert again.needs_check(0, before)
+
+
+def test_sealed_segment_keeps_no_positions_of_its_batches_in_memory() -> None:
+    segment, model = filled(((0, 1, 10),) * 3)
+    segment.seal()
+    assert (segment._tail_ends, segment._tail_positions) == ([], [])
+    model.add_time()
+    check(segment, model)

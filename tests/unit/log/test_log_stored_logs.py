@@ -302,3 +302,21 @@ def test_log_that_an_adopted_copy_replaced_while_its_directory_was_offline_is_re
     assert found.log_dir == THREE[adopted]
     stray = [[name for name in disk.listdir(path) if name.endswith("-stray")] for path in THREE[:2]]
     assert [len(each) for each in stray] == [slot != adopted for slot in range(2)]
+
+
+def test_start_leaves_the_metadata_log_to_the_quorum_and_goes_on_with_the_next_log() -> None:
+    disk = MemoryDisk()
+    logs = manager(disk)
+    for topic in ("__a", "__cluster_metadata", "t"):
+        create(logs, topic)
+    logs.abandon()
+    path = f"/logs/__cluster_metadata-0/{0:020d}.log"
+    disk.open(path).append(b"torn")
+    before = disk.read_bytes(path)
+    logs = manager(disk)
+    assert logs.get("__cluster_metadata", 0) is None
+    assert disk.read_bytes(path) == before
+    for topic in ("__a", "t"):
+        log = logs.get(topic, 0)
+        assert log is not None
+        assert log.log_end_offset == 5

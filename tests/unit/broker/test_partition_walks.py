@@ -43,6 +43,8 @@ class Model:
     min_isr: int = 2
     fenced: set[int] = field(default_factory=set)
     end: int = 0
+    #: The part of the leader's own log that counts: all of it, or only the synced part.
+    own: int = 0
     start: int = 0
     mark: int = 0
     epoch_start: int = 0
@@ -84,14 +86,14 @@ class Model:
         if self.leader != ME and self.replicas != (ME,):
             return
         if self.replicas == (ME,):
-            self.mark = self.end
+            self.mark = max(self.mark, self.own)
         elif not self.is_under_min():
             counted = [
                 one.end
                 for each, one in self.followers.items()
                 if each in self.largest() or (self.is_caught_up(each, now) and self.is_eligible(each))
             ]
-            self.mark = max(self.mark, min([self.end, *counted]))
+            self.mark = max(self.mark, min([self.own, *counted]))
 
     def append(self, count: int) -> None:
         if self.last_epoch[0] != self.leader_epoch:
@@ -126,10 +128,11 @@ class Model:
 class Walk:
     """Does the same random steps with a replica and with the model, and compares them after every step."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, fsync: bool) -> None:
         self.seed, self.rng = seed, random.Random(seed)
         self.model = Model()
-        self.replica = Replica(LED, LogConfig(min_insync_replicas=2))
+        self.fsync = {"flush_messages": 1} if fsync else {}
+        self.replica = Replica(LED, LogConfig(min_insync_replicas=2, **self.fsync))
         self.proposals: list[tuple[int, ...]] = []
         #: Waits with their offsets.
         self.commits: list[tuple[int, asyncio.Future[None]]] = []
@@ -167,6 +170,22 @@ class Walk:
             getattr(self, name)()
             self.moves += self.model.mark > mark
             self.compare(f"{number}: {name}")
+            if self.fsync:
+                await self.sync()
+                self.compare(f"{number}: sync after {name}")
+
+    async def sync(self) -> None:
+        """Lets the disk sync the log, and expects that the records which are then on all in-sync replicas count."""
+        for _ in range(10):
+            await asyncio.sleep(0)
+        mark, log = self.model.mark, self.replica.partition.log
+        assert log.countable_offset == log.log_end_offset or self.model.leader != ME
+        self.advance()
+        self.moves += self.model.mark > mark
+
+    def advance(self) -> None:
+        self.model.own = self.replica.partition.log.countable_offset
+        self.model.advance(self.now())
 
     def compare(self, step: str) -> None:
         model, partition = self.model, self.replica.partition
@@ -211,8 +230,8 @@ class Walk:
         assert code is (ErrorCode.NONE if self.model.leader == ME else LOST)
         if code is ErrorCode.NONE:
             self.model.append(count)
-            self.model.advance(self.now())
-            self.appends += self.model.leads
+            self.advance()
+            self.appends += self.model.leads or bool(self.fsync)  # a sole replica has no followers to notify
 
     def fetch(self) -> None:
         model, partition = self.model, self.replica.partition
@@ -234,7 +253,7 @@ class Walk:
         proposed = model.fetch(each, epoch, offset, start, self.now())
         if proposed is not None:
             self.proposals.append(proposed)
-        model.advance(self.now())
+        self.advance()
         if deleted:
             self.end_deletions()
 
@@ -284,7 +303,7 @@ class Walk:
             model.take_role(self.now())
         else:
             model.meet(self.now())
-        model.advance(self.now())
+        self.advance()
         if leader != ME:
             self.elections += not same
             self.fail_waits(LOST)
@@ -303,7 +322,7 @@ class Walk:
         self.replica.partition.isr_accepted(list(isr), model.leader_epoch + leader_epoch, model.partition_epoch + epoch)
         if model.leads and (leader_epoch, epoch) == (0, 1):
             model.isr, model.proposed, model.partition_epoch = isr, None, model.partition_epoch + 1
-            model.advance(self.now())
+            self.advance()
             if len(isr) < before and model.is_under_min() and self.commits_wait():
                 self.fail_waits(TOO_FEW)
 
@@ -318,12 +337,12 @@ class Walk:
 
     def config(self) -> None:
         self.model.min_isr = self.rng.randint(1, 3)
-        self.replica.partition.log.update_config(LogConfig(min_insync_replicas=self.model.min_isr))
+        self.replica.partition.log.update_config(LogConfig(min_insync_replicas=self.model.min_isr, **self.fsync))
         self._recheck()
 
     def _recheck(self) -> None:
         self.replica.partition.recheck()
-        self.model.advance(self.now())
+        self.advance()
         self.end_deletions()
 
     def laggards(self) -> None:
@@ -331,7 +350,7 @@ class Walk:
         if not self.model.leads:
             assert not found
             return
-        self.model.advance(self.now())
+        self.advance()
         self.end_deletions()
         proposed = self.model.laggards(self.now())
         if proposed is not None:
@@ -362,7 +381,8 @@ class Walk:
             self.new_starts += 1
 
 
+@pytest.mark.parametrize("fsync", [False, True])
 @pytest.mark.parametrize("first", range(0, 100, 10))
-def test_partition_behaves_like_the_model_in_random_walks(first: int) -> None:
+def test_partition_behaves_like_the_model_in_random_walks(first: int, fsync: bool) -> None:
     for seed in range(first, first + 10):
-        run(Walk(seed).run(200), seed)
+        run(Walk(seed, fsync=fsync).run(200), seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from dataclasses import replace
 from itertools import product
@@ -357,6 +358,34 @@ def test_stop_ends_the_waits_at_every_partition_and_opens_no_more_logs() -> None
         errors = [wait.exception() for wait in waits]
         assert [isinstance(each, KafkaError) and each.code for each in errors] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3
         await node.partitions.close()
+        assert list(node.logs) == []
+        await node.stop()
+
+    run(scenario())
+
+
+def test_image_without_directory_ids_reports_no_directory_of_open_logs() -> None:
+    async def scenario() -> None:
+        node = await DiskNode().start(replace(EMPTY_IMAGE, features={"metadata.version": 15}))
+        node.create("t")
+        await node.partitions.settle()
+        node.placed.clear()
+        assert node.image is not None
+        node.apply(replace(node.image, version=node.image.version + 1, features={"metadata.version": 16}))
+        assert node.placed == []
+        await node.stop()
+
+    run(scenario())
+
+
+def test_close_ends_the_opening_of_logs_that_several_images_have_added() -> None:
+    async def scenario() -> None:
+        node = await DiskNode().start()
+        for name in ("t", "u", "v"):
+            node.create(name)
+        await node.partitions.close()
+        for _ in range(5):
+            await asyncio.sleep(0)
         assert list(node.logs) == []
         await node.stop()
 

@@ -214,3 +214,82 @@ def test_replica_is_reported_on_request_even_if_the_metadata_has_its_directory()
         await places.close()
 
     run(work())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_controller_has_the_last_reported_directories_and_every_caller_an_answer(seed: int) -> None:
+    rng = random.Random(seed)
+
+    async def work() -> None:
+        controller = Controller()
+        places, partitions = sender(controller), [partition(index) for index in range(4)]
+        last: dict[int, bytes] = {}
+        replaced: set[asyncio.Task[None]] = set()
+        #: Callers with their partition, their directory and the number of requests before their call.
+        callers: list[tuple[asyncio.Task[None], int, bytes, int]] = []
+        accepted: list[dict[int, bytes]] = []
+        refused: list[dict[int, bytes]] = []
+
+        def answer(*, faults: bool) -> None:
+            number = len(controller.answers)
+            if not number or controller.answers[-1].done():
+                return
+            kind = rng.choice(("granted", "granted", "some refused", "error", "lost")) if faults else "granted"
+            reports = {index: directory for directory, _, index in controller.reports(number)}
+            bad = {index for index in reports if kind == "some refused" and rng.random() < 0.5}
+            if kind == "lost":
+                controller.answers[-1].set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "No answer."))
+            elif kind == "error":
+                response = AssignReplicasToDirsResponse(error_code=ErrorCode.NOT_CONTROLLER)
+                controller.answers[-1].set_result(response)
+            else:
+                accepted.append({index: each for index, each in reports.items() if index not in bad})
+                refused.append({index: each for index, each in reports.items() if index in bad})
+                topics = {
+                    directory: AssignReplicasToDirsResponseTopicData(topic_id=T) for directory in set(reports.values())
+                }
+                for index, directory in reports.items():
+                    code = ErrorCode.INVALID_REQUEST if index in bad else ErrorCode.NONE
+                    one = AssignReplicasToDirsResponsePartitionData(partition_index=index, error_code=code)
+                    topics[directory].partitions.append(one)
+                data = [
+                    AssignReplicasToDirsResponseDirectoryData(id=each, topics=[one]) for each, one in topics.items()
+                ]
+                controller.answers[-1].set_result(AssignReplicasToDirsResponse(directories=data))
+
+        for _ in range(60):
+            await asyncio.sleep(rng.choice((0, 0.01, 0.3)))
+            index, directory = rng.randrange(4), rng.choice((NEW, OTHER))
+            kind = rng.choice(("answer", "answer", "report", "assigned"))
+            if kind == "answer":
+                answer(faults=True)
+                continue
+            last[index] = directory
+            replaced |= {call for call, at, to, _ in callers if at == index and to != directory}
+            if kind == "report":
+                places.report(partitions[index], directory)
+            else:
+                call = asyncio.ensure_future(places.assigned(partitions[index], directory))
+                callers.append((call, index, directory, len(accepted)))
+                await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(2)
+            answer(faults=False)
+        await asyncio.sleep(1)
+        for index, directory in last.items():
+            answers = [each for each in zip(accepted, refused, strict=True) if index in each[0] or index in each[1]]
+            assert directory in (answers[-1][0].get(index), answers[-1][1].get(index))
+        for call, index, directory, before in callers:
+            code = code_of(call)
+            assert code in (ErrorCode.NONE, ErrorCode.INVALID_REQUEST, ErrorCode.REQUEST_TIMED_OUT)
+            if code is ErrorCode.REQUEST_TIMED_OUT:
+                assert call in replaced
+            else:
+                answers = accepted if code is ErrorCode.NONE else refused
+                assert directory in [each.get(index) for each in answers[before:]]
+        asked = len(controller.asked)
+        await asyncio.sleep(60)
+        assert len(controller.asked) == asked, "nothing is reported again"
+        await places.close()
+
+    run(work())

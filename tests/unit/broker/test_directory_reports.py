@@ -285,8 +285,8 @@ def test_controller_has_the_last_reported_directories_and_every_caller_an_answer
             if code is ErrorCode.REQUEST_TIMED_OUT:
                 assert call in replaced
             else:
-                answers = accepted if code is ErrorCode.NONE else refused
-                assert directory in [each.get(index) for each in answers[before:]]
+                matching = accepted if code is ErrorCode.NONE else refused
+                assert directory in [each.get(index) for each in matching[before:]]
         asked = len(controller.asked)
         await asyncio.sleep(60)
         assert len(controller.asked) == asked, "nothing is reported again"

@@ -73,7 +73,7 @@ def test_partition_whose_records_cannot_be_appended_pauses_and_asks_for_them_aga
 @pytest.mark.parametrize("change", [{"leader_epoch": 2}, {"leader": 3}, {}])
 @pytest.mark.parametrize("answer", ["records", "divergence", "out of range"])
 def test_answer_is_ignored_if_the_metadata_has_another_leader_or_epoch_by_then(
-    answer: str, change: dict[str, int]
+    answer: str, change: dict[str, Any]
 ) -> None:
     async def scenario() -> None:
         follower = await Follower(2).start()
@@ -99,7 +99,7 @@ def test_answer_is_ignored_if_the_metadata_has_another_leader_or_epoch_by_then(
 
 @pytest.mark.parametrize("change", [{"leader_epoch": 2}, {"leader": 3}])
 def test_bounds_of_the_leader_are_ignored_if_the_metadata_changes_while_they_are_asked_for(
-    change: dict[str, int],
+    change: dict[str, Any],
 ) -> None:
     async def scenario() -> None:
         follower = await Follower(1).start()

@@ -131,8 +131,8 @@ class Walk:
     def __init__(self, seed: int, *, fsync: bool) -> None:
         self.seed, self.rng = seed, random.Random(seed)
         self.model = Model()
-        self.fsync = {"flush_messages": 1} if fsync else {}
-        self.replica = Replica(LED, LogConfig(min_insync_replicas=2, **self.fsync))
+        self.fsync = fsync
+        self.replica = Replica(LED, self._config(2))
         self.proposals: list[tuple[int, ...]] = []
         #: Waits with their offsets.
         self.commits: list[tuple[int, asyncio.Future[None]]] = []
@@ -143,6 +143,10 @@ class Walk:
             if seed % 3 != without:
                 self.replica.partition.waiters.park(fetch, from_follower=from_follower)
         self.appends = self.moves = self.elections = self.new_starts = 0
+
+    def _config(self, min_isr: int) -> LogConfig:
+        config = LogConfig(min_insync_replicas=min_isr)
+        return replace(config, flush_messages=1) if self.fsync else config
 
     def now(self) -> int:
         return int(asyncio.get_running_loop().time() * 1000)
@@ -231,7 +235,7 @@ class Walk:
         if code is ErrorCode.NONE:
             self.model.append(count)
             self.advance()
-            self.appends += self.model.leads or bool(self.fsync)  # a sole replica has no followers to notify
+            self.appends += self.model.leads or self.fsync  # a sole replica has no followers to notify
 
     def fetch(self) -> None:
         model, partition = self.model, self.replica.partition
@@ -337,7 +341,7 @@ class Walk:
 
     def config(self) -> None:
         self.model.min_isr = self.rng.randint(1, 3)
-        self.replica.partition.log.update_config(LogConfig(min_insync_replicas=self.model.min_isr, **self.fsync))
+        self.replica.partition.log.update_config(self._config(self.model.min_isr))
         self._recheck()
 
     def _recheck(self) -> None:

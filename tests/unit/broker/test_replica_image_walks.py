@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from zlib import crc32
 
@@ -17,7 +18,6 @@ from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.vocabulary import ResourceType
 
 ME, NAMES = 2, ("a", "b", "c")
-Configs = dict[tuple[int, str], dict[str, str]]
 
 
 def code_of(find: object, *key: object) -> ErrorCode:
@@ -121,7 +121,7 @@ class Walk:
         epoch = (old.leader_epoch, old.partition_epoch) if old is not None else (0, 0)
         return PartitionImage(replicas, replicas, leader, epoch[0] + 1, partition_epoch=epoch[1] + 1)
 
-    def _count(self, before: dict[str, TopicImage], after: dict[str, TopicImage]) -> None:
+    def _count(self, before: Mapping[str, TopicImage], after: Mapping[str, TopicImage]) -> None:
         """Counts the changes of in-sync sets that this node leads before and after."""
         for name, topic in after.items():
             old = before.get(name)

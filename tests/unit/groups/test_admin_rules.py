@@ -23,7 +23,8 @@ def test_only_a_classic_group_that_is_not_being_deleted_is_described(group: str,
     assert described.group_id == group
     if known.kind == "classic" and known.state is not State.DEAD:
         assert (described.error_code, described.group_state) == (ErrorCode.NONE, known.state)
-        assert [each.member_id for each in described.members] == ([known.member] if known.state != "Empty" else [])
+        members = [] if known.state is State.EMPTY else [known.member]
+        assert [each.member_id for each in described.members] == members
         return
     expected = ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else ErrorCode.NONE
     assert (described.error_code, described.group_state, described.members) == (expected, "Dead", [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from group_driver import REBALANCE_MS, SESSION_MS, Driver
@@ -30,19 +31,19 @@ def classic(driver: Driver) -> ClassicGroup:
 
 def test_leader_that_rejoins_stays_leader_although_an_older_member_rejoins_first() -> None:
     driver = Driver()
-    options = {"session_ms": LONG_MS, "version": 5}
-    older = driver.join(instance="a", **options).joined.member_id
-    waiting = driver.join(instance="b", **options)
-    driver.join(older, instance="a", **options)
+    join = partial(driver.join, session_ms=LONG_MS, version=5)
+    older = join(instance="a").joined.member_id
+    waiting = join(instance="b")
+    join(older, instance="a")
     leader = waiting.joined.member_id
-    driver.join(leader, instance="b", protocols=(("range", b"other"),), **options)
+    join(leader, instance="b", protocols=(("range", b"other"),))
     driver.advance(REBALANCE_MS)  # the first member does not rejoin in time; as a static member it stays
     assert classic(driver).leader == leader
     generation = classic(driver).generation
     driver.sync(leader, generation, {older: b"A", leader: b"B"}, instance="b")
     driver.sync(older, generation, instance="a")
-    first = driver.join(older, instance="a", protocols=(("range", b"new"),), **options)
-    second = driver.join(leader, instance="b", **options)
+    first = join(older, instance="a", protocols=(("range", b"new"),))
+    second = join(leader, instance="b")
     assert first.joined.generation_id == second.joined.generation_id == generation + 1
     assert first.joined.leader == second.joined.leader == leader
     assert (len(first.joined.members), len(second.joined.members)) == (0, 2)
@@ -90,11 +91,12 @@ def test_offsets_of_a_group_that_became_empty_are_kept_for_the_whole_retention_a
 
 def test_offsets_do_not_expire_while_a_group_rebalances_or_its_subscriptions_are_unreadable() -> None:
     driver = Driver()
-    options = {"session_ms": 1_800_000, "rebalance_ms": 1_800_000}
-    first, _ = driver.stable(2, protocols=subscription("t"), **options)
+    half_hour_ms = 1_800_000
+    first, _ = driver.stable(2, protocols=subscription("t"), session_ms=half_hour_ms, rebalance_ms=half_hour_ms)
     driver.commit({T0: 1, U0: 2}, member_id=first, generation=2)
     driver.now_ms += 8 * DAY_MS
-    driver.join(first, protocols=subscription("t", "u"), **options)  # will read both topics
+    both = subscription("t", "u")
+    driver.join(first, protocols=both, session_ms=half_hour_ms, rebalance_ms=half_hour_ms)
     assert classic(driver).state is State.PREPARING_REBALANCE
     expire(driver)
     assert driver.fetch() == {T0: 1, U0: 2}

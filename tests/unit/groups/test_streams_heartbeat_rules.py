@@ -117,8 +117,11 @@ class Walk:
         digest = metadata_hash(driver.shard.image, ["t", "u", "log"])
         validated = 3 if configured.is_ready else -1
         configs = {"num.standby.replicas": str(self.standbys)}
-        bare = {"epoch": 0, "previous_epoch": 0, "state": MemberState.STABLE, "assigned": {}, "pending_revocation": {}}
-        is_changed = before is None or replace(member, **bare) != replace(before, **bare)
+
+        def without_epochs(one: StreamsMember) -> StreamsMember:
+            return replace(one, epoch=0, previous_epoch=0, state=MemberState.STABLE, assigned={}, pending_revocation={})
+
+        is_changed = before is None or without_epochs(member) != without_epochs(before)
         reasons = (
             is_changed,
             digest != known["metadata_hash"],

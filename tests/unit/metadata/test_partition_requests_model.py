@@ -252,14 +252,14 @@ def test_periodic_elections_change_up_to_the_limit_and_then_go_on() -> None:
             topics_by_id={topic.topic_id: topic for topic in topics.values()},
             configs={(2, name): {UNCLEAN: "true"} for name in allowed},
         )
-        parts = list(all_of(image))
+        every = list(all_of(image))
         due = {
-            balance_leaders: [(n, i) for n, i, one in parts if one.isr and one.leader != one.replicas[0]],
-            elect_unclean: [(n, i) for n, i, one in parts if one.leader < 0 and n in allowed],
+            balance_leaders: [(n, i) for n, i, one in every if one.isr and one.leader != one.replicas[0]],
+            elect_unclean: [(n, i) for n, i, one in every if one.leader < 0 and n in allowed],
         }
         for elect, wanted in due.items():
             for limit in (1, 2, 3, 6, 7):
-                decision = elect(image, Rules(), limit)  # type: ignore[operator]
+                decision = elect(image, Rules(), limit)
                 named = [(image.topics_by_id[one.topic_id].name, one.partition_id) for one in decision.records]
                 assert named == wanted[:limit]
                 assert decision.reply == (len(wanted) >= limit)

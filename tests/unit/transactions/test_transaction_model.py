@@ -315,8 +315,8 @@ class Walk:
                 held = model.txns[name].parts if code is ErrorCode.NONE else frozenset()
                 wanted = {each: ErrorCode.TRANSACTION_ABORTABLE if each not in held else code for each in parts}
                 expected_codes = wanted if code is ErrorCode.NONE else dict.fromkeys(parts, code)
-                given = driver.add(Answer(ErrorCode.NONE, *who), *parts, name=name, version=client)
-                return (verified, given), (expected_codes, model.add(name, who, frozenset(parts), client))
+                added = driver.add(Answer(ErrorCode.NONE, *who), *parts, name=name, version=client)
+                return (verified, added), (expected_codes, model.add(name, who, frozenset(parts), client))
             case "end":
                 commit = random.random() < 0.5
                 given = driver.end(Answer(ErrorCode.NONE, *who), commit, name=name, version=client)

@@ -212,6 +212,13 @@ FOUND = [
         later_actors=True,
     ),
     Found(
+        "the leader epochs that a killed process wrote were taken for synced",
+        *(90021, "moves", 15, (1, 3)),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
+    Found(
         "a node whose only log directory failed during its start tried to register without one",
         *(80002, "points", 15, (1, 2), (7, 101, 102), 3),
         at=("rename recovery-point-offset-checkpoint tmp#11:kill", "sync transaction index tmp#1:error"),

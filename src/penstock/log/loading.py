@@ -160,6 +160,9 @@ def open_log(
         log.durability.note_unsynced(snapshots.path(recovery_point))
     if not clean:
         _note_time_index(log)
+        if LEADER_EPOCH_FILE in found.names:
+            # The previous process may have died between the write of this file and its sync.
+            log.durability.note_unsynced(f"{place.path}/{LEADER_EPOCH_FILE}")
     if snapshots.offsets or not clean:
         aborted = rebuild_producers(log, recovered)
         if not clean:

@@ -16,6 +16,7 @@ from penstock.disk.api import DiskError
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk, RealFile
 from penstock.disk.volume import Severity
+from penstock.log.checkpoints import LEADER_EPOCH_FILE
 from penstock.log.flush import Durability, TruncatedError, sync_to_end
 from penstock.log.log import Log
 from penstock.log.maintenance import Intervals, Maintenance
@@ -298,3 +299,24 @@ def test_time_index_that_a_killed_process_completed_is_synced_by_the_first_flush
     assert disk.inode(again.segments[0].path(".timeindex")).pending
     again.flush_now()
     assert not disk.inode(again.segments[0].path(".timeindex")).pending
+
+
+def test_leader_epochs_that_a_killed_process_wrote_are_synced_by_the_first_flush_of_the_next_process() -> None:
+    """Else a power loss could bring back the epoch of truncated records, and give it to other records."""
+    disk = MemoryDisk(crashable=True)
+    logs = manager(disk)
+    log = new_log(logs=logs)
+    for epoch in (1, 2):
+        produce(log, epoch=epoch, commit=False)
+    log.flush_now()
+    log.truncate_to(1)
+    log.store()
+    finish(logs.save_checkpoints())
+    logs.abandon()
+    again = manager(disk).get("t", 0)
+    assert again is not None
+    produce(again, epoch=1, commit=False)
+    produce(again, epoch=1, commit=False)
+    again.flush_now()
+    assert again.epochs.entries == [(1, 0)]
+    assert not disk.inode(f"{again.path}/{LEADER_EPOCH_FILE}").pending

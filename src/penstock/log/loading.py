@@ -154,15 +154,8 @@ def open_log(
     # A snapshot above the recovery point may describe records that are gone.
     if snapshots.remove_above(recovery_point):
         disk.sync_dir(place.path)  # else a crash could bring one back when other records have these offsets
-    if not clean and recovery_point in snapshots.offsets:
-        # Older snapshots were synced before the recovery point passed them; this one may not have been. If the log does
-        # not grow, no other is taken: a clean stop has to sync this one, because the start after it trusts the file.
-        log.durability.note_unsynced(snapshots.path(recovery_point))
     if not clean:
-        _note_time_index(log)
-        if LEADER_EPOCH_FILE in found.names:
-            # The previous process may have died between the write of this file and its sync.
-            log.durability.note_unsynced(f"{place.path}/{LEADER_EPOCH_FILE}")
+        _note_unsynced_files(log, found)
     if snapshots.offsets or not clean:
         aborted = rebuild_producers(log, recovered)
         if not clean:
@@ -172,15 +165,20 @@ def open_log(
     return log
 
 
-def _note_time_index(log: Log) -> None:
-    """Lets the next flush sync the time index of the segment that ends at the recovery point.
+def _note_unsynced_files(log: Log, found: Found) -> None:
+    """Lets the next flush sync the files that the previous process may have written and not synced before it died.
 
-    Its last entry may be unsynced: after a truncation to the recovery point, a roll completes this index (see
-    `Log._seal`), and the previous process may have died before its next flush.
+    A clean stop has to sync them too, even if the log does not grow, because the start after it trusts them.
     """
+    durability, recovery_point = log.durability, log.recovery_point
+    if recovery_point in log.snapshots.offsets:  # older snapshots were synced before the recovery point passed them
+        durability.note_unsynced(log.snapshots.path(recovery_point))
     for segment, following in pairwise(log.segments):
-        if following.base_offset == log.recovery_point and segment.size:
-            log.durability.note_unsynced(segment.path(TIME_INDEX_SUFFIX))
+        # After a truncation to the recovery point, a roll completes the time index below it (see `Log._seal`).
+        if following.base_offset == recovery_point and segment.size:
+            durability.note_unsynced(segment.path(TIME_INDEX_SUFFIX))
+    if LEADER_EPOCH_FILE in found.names:
+        durability.note_unsynced(f"{log.path}/{LEADER_EPOCH_FILE}")
 
 
 def _start_over(environment: LogEnvironment, place: LogPlace, config: LogConfig, start: int, found: Found) -> Log:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable
+from random import Random
 
 import pytest
 from log_harness import ROOT, finish, manager, new_log, produce, run
@@ -81,6 +82,22 @@ def test_records_after_a_truncation_that_came_during_a_sync_are_synced_too(monke
         assert ("sync", log.segments.active.path(".log")) in seen
 
     run(story())
+
+
+@pytest.mark.parametrize("end", range(1, 5))
+def test_synced_segment_that_replaces_a_truncated_one_survives_a_power_loss(end: int) -> None:
+    disk = MemoryDisk(crashable=True)
+    log = new_log(LogConfig(segment_bytes=100), manager(disk))  # one batch per segment
+    for _ in range(4):
+        produce(log)
+    run(log.flushed(4))
+    assert log.segments.bases == [0, 1, 2, 3]
+    log.truncate_to(end)
+    produce(log, value=b"other")
+    run(log.flushed(end + 1))
+    bases = {f"{base:020}.log" for base in log.segments.bases}
+    for seed in range(8):
+        assert bases <= set(disk.crash(Random(seed)).listdir(log.path))
 
 
 @pytest.mark.parametrize("above", [1, 2, 100])

@@ -208,6 +208,27 @@ def test_single_voter_commits_each_proposal_and_refuses_other_epochs() -> None:
     play(script)
 
 
+def test_proposal_in_the_step_in_which_the_leader_resigns_fails() -> None:
+    async def script() -> None:
+        stage = Stage(voters=3)
+        await stage.leading()
+        epoch, loop = stage.quorum.epoch, asyncio.get_running_loop()
+        while True:  # the other voters do not fetch, so one of the next deadlines ends the leadership
+            await asyncio.sleep((stage.quorum._raft.deadline() + 0.5) / 1000 - loop.time())
+            end = stage.log.log_end_offset
+            try:
+                assert stage.propose(epoch=epoch) == end + 1
+            except KafkaError as error:
+                assert error.code is ErrorCode.NOT_CONTROLLER
+                break
+            assert stage.quorum.is_leader
+        assert stage.log.log_end_offset == end + 1  # the records were appended before the leader resigned
+        assert stage.roles[-1] == ("resigned", epoch)
+        await stage.quorum.abandon()
+
+    play(script)
+
+
 def test_records_proposed_during_a_flush_are_committed_by_the_next_flush() -> None:
     async def script() -> None:
         stage = Stage()

@@ -201,7 +201,8 @@ class Quorum:
 
         Each batch is a pair: its number of records and its bytes.
 
-        Raises KafkaError if this node does not lead in this epoch or has left the quorum.
+        Raises KafkaError if this node does not lead in this epoch or has left the quorum, and also if it resigns in the
+        step that appends the batches: then the next leader decides whether they stay.
         """
         check(not self._stepping, "proposals are made between steps")
         self._next_proposal += 1
@@ -215,6 +216,11 @@ class Quorum:
         if refused is not None:
             code = ErrorCode.NOT_CONTROLLER if refused.error is ErrorCode.NOT_LEADER_OR_FOLLOWER else refused.error
             raise KafkaError(code, f"Node {refused.leader_id} leads the quorum: send the request there.")
+        if not self.is_leader:
+            raise KafkaError(
+                ErrorCode.NOT_CONTROLLER,
+                "This node resigned as leader of the quorum before the records were committed: try again.",
+            )
         return self._raft.core.log.end_offset
 
     def snapshot_taken(self, snapshot: OffsetAndEpoch, start_offset: int) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+from penstock.broker.controlplane import metadata_log
+from penstock.broker.controlplane.metadata_log import MetadataLog
 from penstock.broker.fetch.long_poll import Fetching, PartitionRead
 from penstock.broker.handlers import api_00_produce as produce
 from penstock.broker.replicas.partition import Partition
@@ -123,6 +126,30 @@ def _last_is_largest(old: Any) -> Any:
     return account
 
 
+def _answered_at_once(old: Any) -> Any:
+    async def _commit(self: MetadataLog) -> None:
+        """Does not wait."""
+
+    return _commit
+
+
+def _images_stay(old: Any) -> Any:
+    def _step_down(self: MetadataLog) -> None:
+        images = list(self._unpublished)
+        old(self)
+        self._unpublished.extend(images)
+
+    return _step_down
+
+
+def _configs_stay(old: Any) -> Any:
+    def replay(log: Log, image: Any, end_offset: int) -> Any:
+        loaded = old(log, image, end_offset)
+        return loaded._replace(image=replace(loaded.image, configs=image.configs or loaded.image.configs))
+
+    return replay
+
+
 SUBTLE_BUGS: dict[str, Subtle] = {
     "ack-one-offset-early": Subtle(
         "acks=all is answered when the high watermark is one offset below the batch's end",
@@ -200,5 +227,26 @@ SUBTLE_BUGS: dict[str, Subtle] = {
         "calm",
         3,
         ((Durability, "_sync_directories", _first_segment_only),),
+    ),
+    "decision-answered-early": Subtle(
+        "a controller answers a decision before its records are committed",
+        "answered decisions",
+        "calm",
+        3,
+        ((MetadataLog, "_commit", _answered_at_once),),
+    ),
+    "uncommitted-images-kept": Subtle(
+        "a deposed controller keeps the images of decisions that were not committed, and publishes them later",
+        "published metadata",
+        "elections",
+        3,
+        ((MetadataLog, "_step_down", _images_stay),),
+    ),
+    "configs-never-change-on-followers": Subtle(
+        "followers of the quorum keep the configs that they learned first",
+        "published metadata",
+        "configs",
+        3,
+        ((metadata_log, "replay", _configs_stay),),
     ),
 }

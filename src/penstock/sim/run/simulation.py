@@ -30,6 +30,7 @@ from penstock.sim.checks.durability_claims import DurabilityClaims
 from penstock.sim.checks.group_ownership import GroupOwnership
 from penstock.sim.checks.history import FinalView, History, UncleanElection
 from penstock.sim.checks.history_rules import judge
+from penstock.sim.checks.published_metadata import PublishedMetadata
 from penstock.sim.checks.quorum_logs import QuorumLogs
 from penstock.sim.checks.rebuilt_state import RebuiltStates
 from penstock.sim.checks.recreation_rules import compacted_parts_are_compact
@@ -117,6 +118,7 @@ class Simulation:
         self.supervisor = Supervisor(self.timeline, self.machines)
         self.watcher = Watcher(self.machines, lambda: self.timeline.now, self.story.add, self.story.violated)
         self.quorum_logs = QuorumLogs(self.machines, self.story.violated)
+        self.published = PublishedMetadata(self.machines, self.story.violated)
         self.losses = LostMachines(plan, self.machines, self.history.damaged)
         self.contents = ReplicaContents(
             self.machines,
@@ -173,6 +175,7 @@ class Simulation:
 
     def _serves(self, machine: Machine) -> None:
         self.directories.serves(machine)
+        self.published.serves(machine)
         if not self.plan.layout.single_node:
             self.watcher.serves(machine)
 
@@ -219,7 +222,7 @@ class Simulation:
     def _taps(self) -> list[Tap]:
         checks = (
             *(self.contents, self.ownership, self.rebuilt, self.durability),
-            *(self.share_states, self.confirmed_shares, self.directories),
+            *(self.share_states, self.confirmed_shares, self.directories, self.published),
         )
         taps = [tap for check in checks for tap in check.taps()]
         if self._other is not None:
@@ -273,6 +276,7 @@ class Simulation:
             self._excused_s += WATCH_S if excuses.lost else 0.0
             self.watcher.look(excuses)
             self.quorum_logs.look()
+            self.published.look()
             self.ownership.look()
             self.directories.look()
             await asyncio.sleep(WATCH_S)

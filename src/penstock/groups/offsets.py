@@ -49,6 +49,9 @@ class Committed(NamedTuple):
         return wall_ms - base_ms >= retention_ms
 
 
+_Offsets = dict[str, dict[TopicPartition, Committed]]
+
+
 def size_of(committed: Committed | Stored) -> int:
     """Returns the approximate size of a committed offset in memory."""
     return OFFSET_BYTES + len(committed.value if isinstance(committed, Stored) else committed.metadata)
@@ -126,6 +129,10 @@ class Offsets:
                     del self.pending[producer_id]
 
     # --- reading
+
+    def remembered(self) -> tuple[_Offsets, dict[int, _Offsets]]:
+        """Returns all committed and all pending offsets, decoded. Changes nothing."""
+        return _read_all(self.committed), {producer_id: _read_all(each) for producer_id, each in self.pending.items()}
 
     def of_group(self, group_id: str) -> Mapping[TopicPartition, Committed]:
         """Returns all committed offsets of the group, decoded."""
@@ -248,6 +255,15 @@ def _read(committed: Committed | Stored) -> Committed:
     if isinstance(committed, Committed):
         return committed
     return _committed(decode_offset_value(committed.value), committed.log_offset)
+
+
+def _read_all(
+    groups: Mapping[str, Mapping[TopicPartition, Committed | Stored]],
+) -> _Offsets:
+    return {
+        group_id: {partition: _read(each) for partition, each in offsets.items()}
+        for group_id, offsets in groups.items()
+    }
 
 
 def _committed(value: OffsetCommitValue, log_offset: int) -> Committed:

@@ -153,13 +153,14 @@ class GroupShard:
 
     def remembered(self) -> Mapping[str, Any]:
         """Returns all durable state. A replay of the log must restore exactly this state."""
+        committed, pending = self.offsets.remembered()
         return {
             "groups": {
                 group_id: group.stored if isinstance(group, ClassicGroup) else group.remembered()
                 for group_id, group in self.groups.items()
             },
-            "committed": {group_id: self.offsets.of_group(group_id) for group_id in self.offsets.committed},
-            "pending": self.offsets.pending,
+            "committed": committed,
+            "pending": pending,
         }
 
     def held_bytes(self) -> int:

@@ -250,6 +250,8 @@ class Simulation:
         await self._finish(acting)
         view = await self._verify()
         for task in supervisors:
+            if task.done():
+                task.result()  # raises what ended it: without it the rest of the run was not checked
             task.cancel()
         return view
 

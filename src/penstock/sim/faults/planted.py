@@ -95,6 +95,8 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "decision-answered-early": (1, 8),
     "uncommitted-images-kept": (2, 10),
     "configs-never-change-on-followers": (1, 8),
+    "coordinator-writes-no-tombstones": (1, 8),
+    "transaction-record-lacks-a-partition": (1, 8),
     **WORKLOAD_BUGS_FOUND_BY,
     **{name: (seed, SHARE_SECONDS) for name, (_, _, _, seed) in SHARE_BUGS.items()},
     **{name: (bug.seed, POINT_BUGS_SECONDS) for name, bug in POINT_BUGS.items()},

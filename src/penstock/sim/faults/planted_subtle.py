@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from penstock.broker.controlplane import metadata_log
 from penstock.broker.controlplane.metadata_log import MetadataLog
+from penstock.broker.coordinators.runtime import Coordinator
 from penstock.broker.fetch.long_poll import Fetching, PartitionRead
 from penstock.broker.handlers import api_00_produce as produce
 from penstock.broker.replicas.partition import Partition
@@ -21,6 +22,8 @@ from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_00_produce import PartitionProduceResponse
 from penstock.records.batches import split_batches
 from penstock.replication.leader import Leading
+from penstock.transactions.shard import TransactionShard
+from penstock.transactions.states import State
 
 
 class Subtle(NamedTuple):
@@ -150,6 +153,23 @@ def _configs_stay(old: Any) -> Any:
     return replay
 
 
+def _no_tombstones(old: Any) -> Any:
+    def _enqueue(self: Coordinator[Any], encoded: Any) -> None:
+        old(self, [(key, value) for key, value in encoded if value is not None])
+
+    return _enqueue
+
+
+def _last_partition_missing(old: Any) -> Any:
+    def encode(self: TransactionShard, record: Any) -> Any:
+        txn = record[1]
+        if txn is not None and txn.state is State.ONGOING and len(txn.partitions) > 1:
+            record = record._replace(transaction=replace(txn, partitions=frozenset(sorted(txn.partitions)[:-1])))
+        return old(self, record)
+
+    return encode
+
+
 SUBTLE_BUGS: dict[str, Subtle] = {
     "ack-one-offset-early": Subtle(
         "acks=all is answered when the high watermark is one offset below the batch's end",
@@ -248,5 +268,19 @@ SUBTLE_BUGS: dict[str, Subtle] = {
         "configs",
         3,
         ((metadata_log, "replay", _configs_stay),),
+    ),
+    "coordinator-writes-no-tombstones": Subtle(
+        "a coordinator forgets members and offsets without a tombstone, so the next coordinator has them again",
+        "coordinators remember what their logs say",
+        "groups",
+        3,
+        ((Coordinator, "_enqueue", _no_tombstones),),
+    ),
+    "transaction-record-lacks-a-partition": Subtle(
+        "the record of an open transaction lacks one of its partitions, which gets no marker after a failover",
+        "coordinators remember what their logs say",
+        "recreation",
+        3,
+        ((TransactionShard, "encode", _last_partition_missing),),
     ),
 }

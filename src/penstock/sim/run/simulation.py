@@ -34,6 +34,7 @@ from penstock.sim.checks.published_metadata import PublishedMetadata
 from penstock.sim.checks.quorum_logs import QuorumLogs
 from penstock.sim.checks.rebuilt_state import RebuiltStates
 from penstock.sim.checks.recreation_rules import compacted_parts_are_compact
+from penstock.sim.checks.reloaded_coordinators import ReloadedCoordinators
 from penstock.sim.checks.replica_contents import ReplicaContents
 from penstock.sim.checks.replica_rules import (
     aborted_transactions_are_indexed,
@@ -119,6 +120,9 @@ class Simulation:
         self.watcher = Watcher(self.machines, lambda: self.timeline.now, self.story.add, self.story.violated)
         self.quorum_logs = QuorumLogs(self.machines, self.story.violated)
         self.published = PublishedMetadata(self.machines, self.story.violated)
+        self.reloaded = ReloadedCoordinators(
+            self.machines, lambda: self.timeline.now, self.story.violated, self.history.damaged
+        )
         self.losses = LostMachines(plan, self.machines, self.history.damaged)
         self.contents = ReplicaContents(
             self.machines,
@@ -279,6 +283,7 @@ class Simulation:
             self.watcher.look(excuses)
             self.quorum_logs.look()
             self.published.look()
+            self.reloaded.look()
             self.ownership.look()
             self.directories.look()
             await asyncio.sleep(WATCH_S)
@@ -352,6 +357,7 @@ class Simulation:
             return None
         starts = replica_starts(self.machines)
         self.rebuilt.compare_all()
+        self.reloaded.compare_all()
         self.share_states.nothing_is_held()
         self.confirmed_shares.compare_all()
         # Before the restart, which may rebuild wrong indexes.
@@ -367,6 +373,7 @@ class Simulation:
         again = await self._bounded("reading everything again", self._reading_bound_s, self._read("verify2"))
         if again is not None:
             self.rebuilt.compare_all()
+            self.reloaded.compare_all()
             again.problems += first.problems
             changing = {topic.name for topic in self.plan.topics if topic.compacted}
             shrinking = {topic.name for topic in self.plan.topics if topic.shrinks}

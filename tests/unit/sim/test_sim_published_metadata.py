@@ -7,6 +7,7 @@ import pytest
 
 from penstock.broker.controlplane.metadata_log import MetadataLog
 from penstock.client.admin import Admin, NewTopic
+from penstock.metadata import snapshot
 from penstock.metadata.image import EMPTY_IMAGE, ImageChanges
 from penstock.sim.checks.published_metadata import KEPT_IMAGES, PublishedMetadata
 from penstock.sim.checks.taps import tapped
@@ -55,6 +56,29 @@ def test_rule_finds_a_node_that_has_not_published_a_committed_record() -> None:
 
     [problem] = SimCluster(nodes=3, seed=2).run(app)
     assert problem.startswith("n2 has published offset")
+
+
+def test_rules_find_other_voters_and_a_snapshot_that_restores_other_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def app(cluster: SimCluster) -> list[str]:
+        found: list[str] = []
+        check = PublishedMetadata(cluster.machines, lambda rule, what: found.append(f"{rule}: {what}"))
+        async with cluster.client() as client:
+            await Admin(client).create_topics([NewTopic("t", 1, 3, configs={"retention.ms": "1000"})])
+        check.compare_healed()
+        assert found == []
+        broker = cluster.machines[1].broker
+        assert broker is not None
+        quorum = broker.metadata.quorum()
+        monkeypatch.setattr(broker.metadata, "quorum", lambda: replace(quorum, voters=quorum.voters[1:]))
+        check.compare_healed()
+        monkeypatch.setattr(snapshot, "_configs", lambda image: iter(()))
+        check.compare_healed()
+        return found
+
+    voters, restored = SimCluster(nodes=3, seed=2).run(app)
+    assert voters.startswith("one set of voters: n1 knows [ReplicaKey")
+    assert restored.startswith("snapshots of metadata: a snapshot of n1")
+    assert restored.endswith("would restore other configs")
 
 
 @pytest.mark.parametrize("waits", [True, False])

@@ -1,7 +1,9 @@
 """Checks the metadata images that nodes publish, and the decisions that controllers answer.
 
-    published metadata    images of different nodes at one offset are equal; a node publishes every committed record
-    answered decisions    the records of an answered decision are committed, and are those that were decided
+    published metadata      images of different nodes at one offset are equal; a node publishes every committed record
+    snapshots of metadata   the records of a snapshot build the image that the snapshot was made of
+    one set of voters       the nodes of a healed cluster know the same voters
+    answered decisions      the records of an answered decision are committed, and are those that were decided
 
 `checks/quorum_logs.py` compares the logs from which the images are built.
 """
@@ -9,15 +11,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from penstock.broker.controlplane.metadata_log import MetadataLog
-from penstock.metadata.image import MetadataImage
+from penstock.metadata.apply import apply
+from penstock.metadata.image import EMPTY_IMAGE, KRAFT_VERSION, MetadataImage
+from penstock.metadata.snapshot import records_of
 from penstock.sim.checks.taps import Tap
 from penstock.sim.engine.machine import Machine, State
 
 PUBLISHED = "published metadata"
+SNAPSHOTS = "snapshots of metadata"
+VOTERS = "one set of voters"
 ANSWERED = "answered decisions"
 #: Images that are kept for the comparison with images of slower nodes, by offset.
 KEPT_IMAGES = 500
@@ -60,9 +66,7 @@ class PublishedMetadata:
                 del self._images[next(iter(self._images))]
             return
         first, by = known
-        if first != image:
-            compared = (field.name for field in fields(MetadataImage) if field.compare)
-            different = ", ".join(each for each in compared if getattr(first, each) != getattr(image, each))
+        if different := ", ".join(_differing(first, image)):
             self._broken(
                 PUBLISHED, f"{different} at offset {image.offset} differ between the images of {by} and {name}"
             )
@@ -82,6 +86,29 @@ class PublishedMetadata:
                     PUBLISHED,
                     f"{machine.name} has published offset {metadata.image.offset}, and offset {committed} is committed",
                 )
+
+    def compare_healed(self) -> None:
+        """Compares what the nodes of a healed cluster know: the voters, and each image with its own snapshot."""
+        voters: dict[Any, str] = {}
+        for machine in self._machines:
+            broker = machine.broker
+            if broker is None or machine.state is not State.SERVING or not isinstance(broker.metadata, MetadataLog):
+                continue
+            self._snapshot(machine.name, broker.metadata.image)
+            voters.setdefault(broker.metadata.quorum().voters, machine.name)
+        if len(voters) > 1:
+            known = "; ".join(f"{name} knows {[voter.key for voter in each]}" for each, name in voters.items())
+            self._broken(VOTERS, known)
+
+    def _snapshot(self, name: str, image: MetadataImage) -> None:
+        if image.open_transaction is not None:
+            return  # a node takes no snapshot now
+        # The version of the quorum's protocol is in a control record of the snapshot, not among these records.
+        protocol = {key: level for key, level in image.features.items() if key == KRAFT_VERSION}
+        restored = apply(EMPTY_IMAGE, records_of(image), offset=image.offset, epoch=image.epoch)
+        restored = replace(restored, features={**restored.features, **protocol})
+        if different := ", ".join(_differing(restored, image)):
+            self._broken(SNAPSHOTS, f"a snapshot of {name} at offset {image.offset} would restore other {different}")
 
     # Decisions.
 
@@ -104,6 +131,12 @@ class PublishedMetadata:
         if rule not in self._reported:
             self._reported.add(rule)
             self._violated(rule, what)
+
+
+def _differing(first: MetadataImage, other: MetadataImage) -> list[str]:
+    """Returns the names of the fields in which two images differ."""
+    compared = (field.name for field in fields(MetadataImage) if field.compare)
+    return [name for name in compared if getattr(first, name) != getattr(other, name)]
 
 
 class _Decision:

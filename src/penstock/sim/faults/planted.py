@@ -95,6 +95,7 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "decision-answered-early": (1, 8),
     "uncommitted-images-kept": (2, 10),
     "configs-never-change-on-followers": (1, 8),
+    "snapshot-without-configs": (1, 8),
     "coordinator-writes-no-tombstones": (1, 8),
     "transaction-record-lacks-a-partition": (1, 8),
     **WORKLOAD_BUGS_FOUND_BY,

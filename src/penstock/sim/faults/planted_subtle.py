@@ -18,6 +18,7 @@ from penstock.log.flush import Durability
 from penstock.log.log import Log
 from penstock.log.scan import scan_headers
 from penstock.log.segment import Segment
+from penstock.metadata import snapshot
 from penstock.protocol.errors import KafkaError
 from penstock.protocol.messages.api_00_produce import PartitionProduceResponse
 from penstock.records.batches import split_batches
@@ -153,6 +154,10 @@ def _configs_stay(old: Any) -> Any:
     return replay
 
 
+def _no_configs(old: Any) -> Any:
+    return lambda image: iter(())
+
+
 def _no_tombstones(old: Any) -> Any:
     def _enqueue(self: Coordinator[Any], encoded: Any) -> None:
         old(self, [(key, value) for key, value in encoded if value is not None])
@@ -268,6 +273,13 @@ SUBTLE_BUGS: dict[str, Subtle] = {
         "configs",
         3,
         ((metadata_log, "replay", _configs_stay),),
+    ),
+    "snapshot-without-configs": Subtle(
+        "a snapshot of the metadata has no configs, so a node that starts from it has the defaults",
+        "snapshots of metadata",
+        "configs",
+        3,
+        ((snapshot, "_configs", _no_configs),),
     ),
     "coordinator-writes-no-tombstones": Subtle(
         "a coordinator forgets members and offsets without a tombstone, so the next coordinator has them again",

@@ -358,6 +358,7 @@ class Simulation:
         starts = replica_starts(self.machines)
         self.rebuilt.compare_all()
         self.reloaded.compare_all()
+        self.published.compare_healed()
         self.share_states.nothing_is_held()
         self.confirmed_shares.compare_all()
         # Before the restart, which may rebuild wrong indexes.
@@ -374,6 +375,7 @@ class Simulation:
         if again is not None:
             self.rebuilt.compare_all()
             self.reloaded.compare_all()
+            self.published.compare_healed()
             again.problems += first.problems
             changing = {topic.name for topic in self.plan.topics if topic.compacted}
             shrinking = {topic.name for topic in self.plan.topics if topic.shrinks}

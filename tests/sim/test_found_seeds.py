@@ -226,6 +226,13 @@ FOUND = [
         later_actors=True,
     ),
     Found(
+        "a leader of the quorum did not show a change of voters that was committed with a decision",
+        *(98116, "power", 15),
+        nodes=3,
+        aimed=True,
+        later_actors=True,
+    ),
+    Found(
         "a node whose only log directory failed during its start tried to register without one",
         *(80002, "points", 15, (1, 2), (7, 101, 102), 3),
         at=("rename recovery-point-offset-checkpoint tmp#11:kill", "sync transaction index tmp#1:error"),

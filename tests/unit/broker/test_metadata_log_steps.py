@@ -148,6 +148,22 @@ def test_control_records_of_the_quorum_count_for_the_leaders_image_and_its_next_
     play(script)
 
 
+def test_leader_shows_control_records_that_are_committed_together_with_a_decision_before_them() -> None:
+    async def script() -> None:
+        stage = MetadataStage()
+        await stage.leading()
+        task = stage.submit(config("a"))
+        await settle()
+        stage.write_control()
+        stage.commit()
+        assert await task == "done"
+        assert stage.image.offset == stage.log.log_end_offset - 1
+        assert stage.image.features["kraft.version"] == 1
+        assert {name for _, name in stage.image.configs if name} == {"a"}
+
+    play(script)
+
+
 def test_follower_shows_committed_records_and_each_record_once() -> None:
     async def script() -> None:
         stage = MetadataStage()

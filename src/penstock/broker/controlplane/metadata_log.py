@@ -416,9 +416,11 @@ class MetadataLog:
         return KafkaError(ErrorCode.NOT_CONTROLLER, f"This node is not the active controller. {remedy}")
 
     def committed(self, high_watermark: int) -> None:
-        if self._unpublished and self._leading:
+        if self._leading:
             self._publish(high_watermark - 1)
-        elif high_watermark - 1 > self.image.offset:
+        if (
+            not self._unpublished and high_watermark - 1 > self.image.offset
+        ):  # records of others, or of the quorum itself
             loaded = replay(self._log, self.image, high_watermark)
             self._bytes_since_snapshot += loaded.replayed_bytes
             self._unpublished.append(loaded.image)

@@ -30,6 +30,7 @@ QUICK = frozenset(
         "any-generation-commits",
         "any-user-is-a-broker",
         "configs-never-change-on-followers",
+        "configs-of-leaders-only",
         "coordinator-writes-no-tombstones",
         "dead-replica-in-sync",
         "decision-answered-early",

@@ -96,6 +96,8 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "uncommitted-images-kept": (2, 10),
     "configs-never-change-on-followers": (1, 8),
     "snapshot-without-configs": (1, 8),
+    "configs-of-leaders-only": (1, 8),
+    "moved-replicas-stay": (1, 8),
     "coordinator-writes-no-tombstones": (1, 8),
     "transaction-record-lacks-a-partition": (1, 8),
     **WORKLOAD_BUGS_FOUND_BY,

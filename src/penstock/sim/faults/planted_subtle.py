@@ -11,6 +11,7 @@ from penstock.broker.coordinators.runtime import Coordinator
 from penstock.broker.fetch.long_poll import Fetching, PartitionRead
 from penstock.broker.handlers import api_00_produce as produce
 from penstock.broker.replicas.partition import Partition
+from penstock.broker.replicas.partitions import Partitions
 from penstock.groups import reconciliation
 from penstock.groups.consumer import heartbeat
 from penstock.log import shorten
@@ -154,6 +155,26 @@ def _configs_stay(old: Any) -> Any:
     return replay
 
 
+def _leaders_only(old: Any) -> Any:
+    def _apply_configs(self: Partitions, before: Any, after: Any) -> None:
+        every = self._by_name
+        self._by_name = {name: partition for name, partition in every.items() if partition.is_leader}
+        try:
+            old(self, before, after)
+        finally:
+            self._by_name = every
+
+    return _apply_configs
+
+
+def _moved_replicas_stay(old: Any) -> Any:
+    def _remove(self: Partitions, topic: Any, index: int) -> None:
+        if self._image is None or topic.name not in self._image.topics:
+            old(self, topic, index)
+
+    return _remove
+
+
 def _no_configs(old: Any) -> Any:
     return lambda image: iter(())
 
@@ -273,6 +294,20 @@ SUBTLE_BUGS: dict[str, Subtle] = {
         "configs",
         3,
         ((metadata_log, "replay", _configs_stay),),
+    ),
+    "configs-of-leaders-only": Subtle(
+        "a changed topic config takes effect on the leader only, until the next leader starts again",
+        "configs as set",
+        "configs",
+        3,
+        ((Partitions, "_apply_configs", _leaders_only),),
+    ),
+    "moved-replicas-stay": Subtle(
+        "a node keeps a replica that was moved to another node",
+        "replicas as assigned",
+        "reassign",
+        4,
+        ((Partitions, "_remove", _moved_replicas_stay),),
     ),
     "snapshot-without-configs": Subtle(
         "a snapshot of the metadata has no configs, so a node that starts from it has the defaults",

@@ -24,6 +24,7 @@ from penstock.protocol.vocabulary import TopicPartition
 from penstock.sim.actors.actor import Actor
 from penstock.sim.actors.final_reader import read_everything
 from penstock.sim.actors.session import Clients
+from penstock.sim.checks.applied_metadata import metadata_is_applied
 from penstock.sim.checks.confirmed_share_states import ConfirmedShareStates
 from penstock.sim.checks.directory_rules import DirectoryRules
 from penstock.sim.checks.durability_claims import DurabilityClaims
@@ -356,9 +357,7 @@ class Simulation:
         if first is None:
             return None
         starts = replica_starts(self.machines)
-        self.rebuilt.compare_all()
-        self.reloaded.compare_all()
-        self.published.compare_healed()
+        self._compare_memory()
         self.share_states.nothing_is_held()
         self.confirmed_shares.compare_all()
         # Before the restart, which may rebuild wrong indexes.
@@ -373,9 +372,7 @@ class Simulation:
                 await self._bounded(what, CONVERGE_BOUND_S, self._converge())
         again = await self._bounded("reading everything again", self._reading_bound_s, self._read("verify2"))
         if again is not None:
-            self.rebuilt.compare_all()
-            self.reloaded.compare_all()
-            self.published.compare_healed()
+            self._compare_memory()
             again.problems += first.problems
             changing = {topic.name for topic in self.plan.topics if topic.compacted}
             shrinking = {topic.name for topic in self.plan.topics if topic.shrinks}
@@ -390,6 +387,13 @@ class Simulation:
                 await self._bounded("coming back into sync after the last read", CONVERGE_BOUND_S, self._converge())
                 again.problems += replicas_agree(self.machines, changing, self.history.damaged)
         return again if isinstance(again, FinalView) else None
+
+    def _compare_memory(self) -> None:
+        """Compares what the nodes of a healed cluster have in memory with their logs, and with each other."""
+        self.rebuilt.compare_all()
+        self.reloaded.compare_all()
+        self.published.compare_healed()
+        metadata_is_applied(self.machines, self.story.violated)
 
     async def _converge(self) -> None:
         """Waits until all machines serve the newest metadata and every partition has all its replicas in sync."""

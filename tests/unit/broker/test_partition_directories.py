@@ -13,6 +13,7 @@ from replica_cluster import run
 
 from penstock.disk.memory import MemoryDisk
 from penstock.log.checkpoints import PARTITION_METADATA_FILE, render_partition_metadata
+from penstock.metadata.configs.topic import LogConfig
 from penstock.metadata.image import (
     EMPTY_IMAGE,
     LOST_DIRECTORY,
@@ -22,6 +23,7 @@ from penstock.metadata.image import (
     MetadataImage,
 )
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.protocol.uuid import ZERO_UUID
 from penstock.protocol.vocabulary import ResourceType
 
 UNKNOWN = b"another directory"[:16]
@@ -170,15 +172,15 @@ def kinds(node: DiskNode) -> dict[str, list[str]]:
     return {path: [name.rpartition("-")[2] for name in node.names(path) if name.startswith("t-0")] for path in (B, C)}
 
 
-@pytest.mark.parametrize(("offline", "current"), list(product([False, True], repeat=2)))
+@pytest.mark.parametrize(("offline", "owner"), list(product([False, True], [None, OTHER_ID, ZERO_UUID])))
 @pytest.mark.parametrize("named", [B, C, None])
 def test_future_log_replaces_a_lost_log_only_in_the_assigned_directory_and_for_the_same_topic(
-    named: str | None, offline: bool, current: bool
+    named: str | None, offline: bool, owner: bytes | None
 ) -> None:
     """Other future logs are removed. They are kept only if they may be the last copy: while a directory is offline."""
 
     async def scenario() -> None:
-        disk = await with_copies("t", owner=None if current else OTHER_ID)
+        disk, current = await with_copies("t", owner=owner), owner is None
         node = DiskNode(disk)
         await node.logs.open(node_id=NODE_ID, cluster_id="c")
         if offline:
@@ -186,15 +188,16 @@ def test_future_log_replaces_a_lost_log_only_in_the_assigned_directory_and_for_t
         wanted = UNASSIGNED_DIRECTORY if named is None else node.directory(named).directory_id
         node.apply(with_topics(EMPTY_IMAGE, ("t",), directory=wanted))
         found = opened(node)
-        rest = ["future"] if offline and current and named is None else ["delete"]
+        adopted = named is not None and current
+        rest = ["future"] if offline and owner != OTHER_ID and not adopted else ["delete"]
         places = {B: rest, C: rest}
         if named is None:
             assert found == (ErrorCode.KAFKA_STORAGE_ERROR if offline else A)
         else:
             assert found == named
-            places[named] = ["0"] if current else ["0", "delete"]
+            places[named] = ["0"] if current else ["0", *rest]
         assert kinds(node) == places
-        assert (found in (B, C) and node.log().log_end_offset > 0) == (named is not None and current)
+        assert (found in (B, C) and node.log().log_end_offset > 0) == adopted
         await node.stop()
 
     run(scenario())
@@ -235,6 +238,28 @@ def test_logs_and_future_logs_without_a_partition_are_put_aside_and_all_others_s
         )
         assert {log.topic for log in again.logs} == {"z"}
         assert set(image.topics) == {"x", "y", "z"}
+        await again.stop()
+
+    run(scenario())
+
+
+def test_stray_log_is_put_aside_even_if_the_node_has_another_partition_of_the_topic() -> None:
+    async def scenario() -> None:
+        node = await DiskNode().start()
+        node.create("t", "u", partitions=2)
+        for name in ("t", "u"):
+            for index in (0, 1):
+                node.write(1, topic=name, index=index)
+        image = node.image
+        assert image is not None
+        await node.stop()
+        topics = {name: replace(each, partitions={1: each.partitions[1]}) for name, each in image.topics.items()}
+        kept = replace(image, topics=topics, topics_by_id={each.topic_id: each for each in topics.values()})
+        again = await DiskNode(node.disk).start(kept)
+        again.partitions.put_strays_aside()
+        assert sorted((log.topic, log.partition) for log in again.logs) == [("t", 1), ("u", 1)]
+        names = sorted(name for path in (A, B, C) for name in again.names(path))
+        assert names == ["t-0-stray", "t-1", "u-0-stray", "u-1"]
         await again.stop()
 
     run(scenario())
@@ -293,6 +318,23 @@ def test_new_config_reaches_every_open_log_of_its_topic_and_a_broker_default_rea
         skipped = with_configs(image, ResourceType.TOPIC, "u", image.version, retention_ms="3000")
         node.apply(image := with_configs(skipped, ResourceType.TOPIC, "t", skipped.version, retention_ms="4000"))
         assert retention() == [4000, 4000, 3000, 3000], "an image that skips versions has all changes"
+        await node.stop()
+
+    run(scenario())
+
+
+def test_config_that_a_skipped_image_removed_no_longer_applies_to_the_logs_of_its_topic() -> None:
+    async def scenario() -> None:
+        node = await DiskNode().start()
+        node.create("t", "u", partitions=2, retention_ms="1000")
+        await node.partitions.settle()
+        assert node.image is not None
+        key = (int(ResourceType.TOPIC), "t")
+        configs = {each: values for each, values in node.image.configs.items() if each != key}
+        skipped = replace(node.image, version=node.image.version + 1, configs=configs)
+        node.apply(with_configs(skipped, ResourceType.TOPIC, "u", skipped.version, retention_ms="3000"))
+        retention = [node.log(name, index).config.retention_ms for name in ("t", "u") for index in (0, 1)]
+        assert retention == [LogConfig().retention_ms] * 2 + [3000] * 2
         await node.stop()
 
     run(scenario())

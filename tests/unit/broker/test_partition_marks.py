@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 from one_replica import EPOCH, LED, SOLE, Replica, code_of
-from replica_cluster import run
+from replica_cluster import batch, run
 
 from penstock.broker.replicas import partition as partition_module
 from penstock.log.flush import make_countable
@@ -137,6 +137,35 @@ def test_consumers_are_told_the_average_size_of_the_newly_committed_records() ->
     run(scenario())
 
 
+def test_average_size_leaves_out_the_offsets_of_deleted_records() -> None:
+    async def scenario() -> None:
+        replica = await Replica(replace(LED, replicas=(1, 2), isr=(1, 2))).start()
+        replica.partition.log.truncate_fully_and_start_at(1000)
+        for _ in range(4):
+            replica.append(b"x" * 50)
+        replica.park()
+        replica.fetch(2, 1002)
+        assert replica.consumer.notified == [replica.partition.log.size // 2]
+
+    run(scenario())
+
+
+def test_consumers_of_a_follower_are_not_notified_while_it_has_no_newly_committed_record() -> None:
+    async def scenario() -> None:
+        replica = await Replica(replace(LED, leader=2)).start()
+        partition, log = replica.partition, replica.partition.log
+        log.append_as_follower(batch(b"a"), 1)
+        replica.park()
+        partition.advance_high_watermark(log, 9)
+        [first] = replica.consumer.notified
+        assert (log.high_watermark, first > 0) == (1, True)
+        for mark in (0, 1, 2, 9):
+            partition.advance_high_watermark(log, mark)
+        assert (log.high_watermark, replica.consumer.notified) == (1, [first])
+
+    run(scenario())
+
+
 def test_records_that_need_fsync_are_committed_by_one_task_after_the_disk_has_synced_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -209,7 +238,18 @@ def test_commit_on_a_failed_disk_is_refused_at_once() -> None:
         replica.logs.take_offline(replica.logs.dirs[0], OSError(errno.EIO, "broken"))
         assert code_of(lambda: replica.partition.when_committed(end)) is ErrorCode.KAFKA_STORAGE_ERROR
         assert not replica.partition.check_laggards(10**9)
-        assert not replica.partition.is_quiet(2, EPOCH, 1, 0, None)
+
+    run(scenario())
+
+
+def test_fetch_of_an_in_sync_follower_is_no_longer_quiet_after_the_leaders_disk_failed() -> None:
+    async def scenario() -> None:
+        replica = await Replica(replace(LED, replicas=(1, 2), isr=(1, 2))).start()
+        replica.fetch(2, replica.append(b"a"))
+        quiet = [replica.partition.is_quiet(2, EPOCH, 1, 0, None)]
+        replica.logs.take_offline(replica.logs.dirs[0], OSError(errno.EIO, "broken"))
+        quiet.append(replica.partition.is_quiet(2, EPOCH, 1, 0, None))
+        assert quiet == [True, False]
 
     run(scenario())
 

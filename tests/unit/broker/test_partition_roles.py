@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from replica_cluster import TOPIC, Cluster, run, until
+from one_replica import ME, Replica
+from replica_cluster import NOW_MS, TOPIC, TOPIC_ID, Cluster, batch, run, until
 
 from penstock.broker.replicas.partition import Partition
 from penstock.metadata.image import PartitionImage
@@ -277,5 +278,44 @@ def test_stopped_leader_appends_only_if_it_is_the_only_replica(replicas: tuple[i
             assert code_of(partial(cluster[1].append, b"a", acks=acks)) is code
         assert partition.log.log_end_offset == (2 if code is ErrorCode.NONE else 0)
         await cluster.close()
+
+    run(scenario())
+
+
+def test_stopped_leader_stays_stopped_when_its_in_sync_set_changes() -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        cluster.cut = {(2, 1)}
+        await cluster.start(led_by_1(1, 2))
+        partition = cluster[1].partition
+        assert partition.log.log_end_offset == 0
+        partition.stop()
+        cluster.change(isr=(1,))
+        assert code_of(partial(cluster[1].append, b"a", acks=1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert partition.log.log_end_offset == 0
+        await cluster.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("epoch", "start"), [(1, 2), (2, 3)])
+def test_leader_lets_a_follower_join_that_has_reached_the_first_record_of_the_leaders_epoch(
+    epoch: int, start: int
+) -> None:
+    """The leader may have records of this epoch already when it opens its log."""
+
+    async def scenario() -> None:
+        replica = Replica(PartitionImage((1, 2, 3), (1, 3), ME, epoch))
+        await replica.logs.open(node_id=ME, cluster_id="c")
+        log = replica.logs.create(TOPIC, TOPIC_ID, 0, replica.config)
+        for value, written_in in ((b"a", 0), (b"b", 0), (b"c", 1)):
+            log.append_as_leader(batch(value), leader_epoch=written_in, now_ms=NOW_MS)
+        replica.host.open_log = lambda _: log
+        assert replica.partition.log.high_watermark == 0
+        for offset in range(start):
+            replica.fetch(2, offset)
+            assert replica.proposals == [], offset
+        replica.fetch(2, start)
+        assert [each and each.isr for each in replica.proposals] == [(1, 3, 2)]
 
     run(scenario())

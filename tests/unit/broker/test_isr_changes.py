@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -145,6 +146,45 @@ def test_only_the_refused_isr_change_of_a_request_is_sent_again() -> None:
     assert [len(each.accepted) for each in partitions] == [1, 1]
     assert [each.refused for each in partitions] == [[], [ErrorCode.UNKNOWN_SERVER_ERROR]]
     assert changes.refusals == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody"),
+        ValueError("odd"),
+        ErrorCode.NOT_CONTROLLER,
+        {0: ErrorCode.UNKNOWN_SERVER_ERROR},
+    ],
+)
+def test_isr_change_that_replaces_a_proposal_in_flight_is_sent_after_the_first_request_failed(
+    error: Exception | ErrorCode | dict[int, ErrorCode],
+) -> None:
+    """Else the new proposal, which is never answered, would hold back the high watermark."""
+    [partition], controller = proposing(0), Controller(error)
+    changes = IsrChanges(1, cast(Any, controller), lambda: 11)
+    answer = controller.ask
+
+    async def ask(request: AlterPartitionRequest, *, timeout_ms: int) -> AlterPartitionResponse:
+        if not controller.asked:
+            leading = partition.leading
+            assert leading is not None
+            leading.follow(replace(IMAGE, isr=(1, 2), partition_epoch=7), 0)
+            leading.shrink([2], 11)
+            changes.submit(cast(Any, partition))
+        return await answer(request, timeout_ms=timeout_ms)
+
+    controller.ask = ask  # type: ignore[method-assign]
+
+    async def work() -> None:
+        changes.submit(cast(Any, partition))
+        await asyncio.sleep(60)
+        await changes.close()
+
+    run(work())
+    sent = [each.topics[0].partitions[0] for each in controller.asked]
+    assert [each.partition_epoch for each in sent] == [6, 7]
+    assert partition.accepted == [([1], 4, 7)]
 
 
 def test_isr_change_refused_with_invalid_update_version_is_not_sent_again() -> None:

@@ -267,3 +267,22 @@ def test_records_that_a_move_to_another_directory_has_synced_are_committed(monke
         await node.stop()
 
     run(scenario())
+
+
+@pytest.mark.parametrize("after", [0.05, 0.3, 0.55, 0.8])
+def test_follower_leaves_the_isr_between_one_and_one_and_a_half_lag_times_after_its_last_fetch(after: float) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(1, 2)
+        await cluster.start(PartitionImage((1, 2), (1, 2), 1, 1))
+        await cluster[1].partition.committed(cluster[1].append(b"a"))
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(after)
+        cluster.cut = {(2, 1)}
+        cut = loop.time()
+        cluster[1].append(b"b")
+        await until(lambda: cluster.isr() == (1,))
+        longest_fetch = cluster[1].settings.int("replica.fetch.wait.max.ms") / 1000
+        assert 1 - longest_fetch < loop.time() - cut < 1.51
+        await cluster.close()
+
+    run(scenario())

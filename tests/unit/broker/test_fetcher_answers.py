@@ -232,6 +232,12 @@ def test_lag_is_the_largest_total_and_longest_lag_of_the_partitions_and_the_time
         lag = follower.fetcher.lag()
         assert (lag.largest, lag.total) == (3, 3)
         assert (lag.longest_ms, lag.answered_ms_ago) == pytest.approx((2000, 1000), abs=10)
+        follower.answer(data(0, records(9), high_watermark=12), data(2, records(0, 3), high_watermark=3))
+        await follower.asked(5)
+        await asyncio.sleep(0.5)
+        lag = follower.fetcher.lag()
+        assert (lag.largest, lag.total) == (2, 2)
+        assert lag.longest_ms == pytest.approx(500, abs=10), "partition 0 had no lag in between"
         await follower.fetcher.close()
 
     run(scenario())

@@ -122,6 +122,40 @@ def test_bounds_of_the_leader_are_ignored_if_the_metadata_changes_while_they_are
     run(scenario())
 
 
+def test_batch_that_begins_before_the_end_of_the_log_removes_no_record() -> None:
+    async def scenario() -> None:
+        follower = await Follower(1).start()
+        log = follower.partitions[0].log
+        await follower.asked(1)
+        follower.answer(data(0, records(0, 2) + records(2), high_watermark=2))
+        await follower.asked(2)
+        follower.answer(data(0, records(2, 3), high_watermark=5))
+        await until(follower.is_paused)
+        assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (0, 3, 2)
+        await follower.fetcher.close()
+
+    run(scenario())
+
+
+def test_log_start_of_the_leader_moves_the_log_start_of_a_follower_at_most_to_its_high_watermark() -> None:
+    async def scenario() -> None:
+        follower = await Follower(1).start()
+        log = follower.partitions[0].log
+        bounds = []
+        await follower.asked(1)
+        follower.answer(data(0, records(0) + records(1), high_watermark=1, log_start_offset=4))
+        for number, start in ((2, 4), (3, 2)):
+            await follower.asked(number)
+            bounds.append((log.log_start_offset, log.high_watermark, follower.is_paused()))
+            follower.answer(data(0, records(number), high_watermark=number, log_start_offset=start))
+        await follower.asked(4)
+        bounds.append((log.log_start_offset, log.high_watermark, follower.is_paused()))
+        assert bounds == [(1, 1, False), (2, 2, False), (2, 3, False)]
+        await follower.fetcher.close()
+
+    run(scenario())
+
+
 def test_fetch_waits_at_least_a_millisecond_if_a_pause_ends_at_once() -> None:
     async def scenario() -> None:
         follower = await Follower(2, replica_fetch_wait_max_ms="500").start()

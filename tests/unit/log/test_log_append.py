@@ -180,6 +180,17 @@ def test_records_of_a_committed_transaction_are_not_stable_until_its_marker_is_c
     assert stable == [0, 2]
 
 
+def test_the_last_stable_offset_is_never_above_the_high_watermark() -> None:
+    log = new_log()
+    append(log, batch(2))
+    append(log, idempotent(0, transactional=True, producer=1))
+    append(log, idempotent(0, transactional=True, producer=2))
+    end(log, committed=True, producer=1)
+    append(log, batch(2))
+    stable = [(log.update_high_watermark(mark), log.last_stable_offset) for mark in range(8)]
+    assert stable == [(0, 0), (1, 1), (2, 2), (3, 2), (4, 2), (5, 3), (6, 3), (7, 3)]
+
+
 def test_the_last_stable_offset_is_never_below_the_log_start() -> None:
     log = new_log()
     append(log, idempotent(0, transactional=True))

@@ -257,10 +257,15 @@ def _end_of(segments: list[Segment]) -> int:
 
 
 def _recover(place: LogPlace, segments: list[Segment], recovery_point: int, recovered: Recovered) -> int:
-    """Verifies every batch of the segments above the recovery point. Returns the log end offset."""
+    """Verifies every batch of the segments above the recovery point. Returns the log end offset.
+
+    The segment that ends at the recovery point, or contains it, does not count as synced: the process may have been
+    killed after it had truncated the segment there, and before it had synced the file.
+    """
     first = 0
     while first + 1 < len(segments) and segments[first + 1].base_offset <= recovery_point:
-        segments[first].synced_size = segments[first].size
+        if segments[first + 1].base_offset < recovery_point:
+            segments[first].synced_size = segments[first].size
         first += 1
     expected = segments[first].base_offset
     for slot in range(first, len(segments)):
@@ -348,7 +353,6 @@ def _trusted_part(segment: Segment, recovery_point: int) -> tuple[int, int]:
                 position = found[0] + found[1]
                 header = next(scan_headers(segment.file, found[0], position))[1]
                 if header.next_offset == recovery_point:
-                    segment.synced_size = position
                     return position, recovery_point
             logger.warning(
                 "%s does not match its indexes at the recovery point %d: verifying the whole segment",

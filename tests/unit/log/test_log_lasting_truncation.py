@@ -5,9 +5,10 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from log_harness import ROOT, TOPIC_ID, batch, finish, manager, produce
+from log_harness import ROOT, TOPIC_ID, batch, finish, manager, produce, read_all, run
 
 from penstock.disk.memory import MemoryDisk
+from penstock.disk.volume import Severity, Volume
 from penstock.log.log import Log
 from penstock.log.segment import Segment
 from penstock.metadata.configs.topic import LogConfig
@@ -43,6 +44,54 @@ def test_files_above_a_truncation_do_not_come_back_after_a_power_loss(cut: int) 
     assert all(int(name[:20]) <= cut for name in left)
     for seed in range(20):
         assert kept(disk.crash(Random(seed))) == left
+
+
+@pytest.mark.parametrize("cut", [4, 5, 7, 8])
+def test_truncation_that_a_kill_interrupted_lasts_after_a_clean_stop_and_a_power_loss(cut: int) -> None:
+    disk = MemoryDisk(volume=Volume(lambda: 0, crashable=True, durable_directories=True))
+    log = filled(disk)
+    log.environment.recovery_point_lowered(log)
+    stops: list[tuple[str, Volume]] = []
+    disk.on_write = lambda kind, path: stops.append((f"{kind} {path}", disk.volume.copied()))
+    log.truncate_to(cut)
+    for change, volume in stops:
+        again = manager(MemoryDisk(volume=volume))
+        found = again.get("t", 0)
+        assert found is not None
+        before = read_all(found)
+        run(again.close())
+        volume.lose_power(Random(0), Severity.EVERYTHING)
+        found = manager(MemoryDisk(volume=volume)).get("t", 0)
+        assert found is not None
+        assert read_all(found) == before, change
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+@pytest.mark.parametrize("cut", [4, 5, 7, 8])
+def test_truncation_that_a_kill_interrupted_is_synced_together_with_the_first_record_of_a_new_segment(
+    cut: int, kills: int
+) -> None:
+    disk = MemoryDisk(volume=Volume(lambda: 0, crashable=True, durable_directories=True))
+    log = filled(disk)
+    log.environment.recovery_point_lowered(log)
+    stops: list[Volume] = []
+    disk.on_write = lambda kind, path: stops.append(disk.volume.copied())
+    log.truncate_to(cut)
+    for volume in stops:
+        found = None
+        for _ in range(kills):
+            volume = volume.copied()
+            found = manager(MemoryDisk(volume=volume)).get("t", 0)
+            assert found is not None
+            found.roll()
+        assert found is not None
+        found.append_as_follower(batch(base_offset=found.log_end_offset, leader_epoch=9), 9)
+        run(found.flushed(found.log_end_offset))
+        expected = read_all(found)
+        volume.lose_power(Random(0), Severity.EVERYTHING)
+        found = manager(MemoryDisk(volume=volume)).get("t", 0)
+        assert found is not None
+        assert read_all(found) == expected
 
 
 def test_files_of_a_fully_truncated_log_do_not_come_back_after_a_power_loss() -> None:

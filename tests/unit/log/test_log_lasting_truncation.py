@@ -46,6 +46,30 @@ def test_files_above_a_truncation_do_not_come_back_after_a_power_loss(cut: int) 
         assert kept(disk.crash(Random(seed))) == left
 
 
+@pytest.mark.parametrize("cut", [1, 3, 4, 5, 6, 7, 8])
+def test_power_loss_during_a_truncation_takes_no_record_below_the_cut_and_leaves_no_gap(cut: int) -> None:
+    disk = MemoryDisk(volume=Volume(lambda: 0, crashable=True, durable_directories=True))
+    log = filled(disk)
+    log.environment.recovery_point_lowered(log)
+    before = read_all(log)
+    stops: list[tuple[str, Volume]] = []
+    disk.on_write = lambda kind, path: stops.append((f"{kind} {path}", disk.volume.copied()))
+    log.truncate_to(cut)
+    assert len(stops) > 5
+    for change, volume in stops:
+        for severity, seed in (
+            (Severity.NOTHING, 0),
+            (Severity.EVERYTHING, 0),
+            *((Severity.SOME, n) for n in range(6)),
+        ):
+            stopped = volume.copied()
+            stopped.lose_power(Random(seed), severity)
+            found = manager(MemoryDisk(volume=stopped)).get("t", 0)
+            assert found is not None
+            assert found.log_end_offset >= cut, change
+            assert read_all(found) == before[: found.log_end_offset], change
+
+
 @pytest.mark.parametrize("cut", [4, 5, 7, 8])
 def test_truncation_that_a_kill_interrupted_lasts_after_a_clean_stop_and_a_power_loss(cut: int) -> None:
     disk = MemoryDisk(volume=Volume(lambda: 0, crashable=True, durable_directories=True))
@@ -92,6 +116,30 @@ def test_truncation_that_a_kill_interrupted_is_synced_together_with_the_first_re
         found = manager(MemoryDisk(volume=volume)).get("t", 0)
         assert found is not None
         assert read_all(found) == expected
+
+
+@pytest.mark.parametrize("sync", ["flushed", "flush", "flush_now"])
+def test_record_that_replaces_truncated_records_survives_a_power_loss_once_it_is_synced(sync: str) -> None:
+    for cut in range(5):
+        for size in (0, 5, 500):
+            disk = MemoryDisk(volume=Volume(lambda: 0, crashable=True, durable_directories=True))
+            disk.mkdir(ROOT)
+            log = manager(disk).create("t", TOPIC_ID, 0, LogConfig())
+            for _ in range(5):
+                produce(log)
+            log.flush_now()
+            log.environment.recovery_point_lowered(log)
+            log.truncate_to(cut)
+            produce(log, value=b"x" * size, epoch=1)
+            if sync == "flush_now":
+                log.flush_now()
+            else:
+                run(log.flush() if sync == "flush" else log.flushed(log.log_end_offset))
+            expected = read_all(log)
+            disk.volume.lose_power(Random(0), Severity.EVERYTHING)
+            found = manager(MemoryDisk(volume=disk.volume)).get("t", 0)
+            assert found is not None
+            assert read_all(found) == expected, (cut, size)
 
 
 def test_files_of_a_fully_truncated_log_do_not_come_back_after_a_power_loss() -> None:

@@ -91,12 +91,19 @@ class PlayedPeers:
 
 
 class Stage:
-    def __init__(self, voters: int = 1, config: RaftConfig | None = None, disk: MemoryDisk | None = None) -> None:
+    def __init__(
+        self,
+        voters: int = 1,
+        config: RaftConfig | None = None,
+        disk: MemoryDisk | None = None,
+        me: Voter | None = None,
+        listed: VoterSet | None = None,
+    ) -> None:
         self.disk = disk or MemoryDisk()
         if disk is None:
             self.disk.mkdir("/data")
         self.log = open_metadata_log(self.disk, "/data", ManualClock(), Random(1))
-        listed = VoterSet.of(voter(node_id) for node_id in range(1, voters + 1))
+        listed = listed or VoterSet.of(voter(node_id) for node_id in range(1, voters + 1))
         self.files = QuorumFiles(
             self.log, self.disk, ManualClock(), SnapshotStore(self.disk, f"/data/{DIRECTORY}"), listed
         )
@@ -105,7 +112,7 @@ class Stage:
             self.files,
             RealNetwork(),
             Random(2),
-            voter(1),
+            me or voter(1),
             cluster_id=CLUSTER,
             config=config or RaftConfig(),
             observer=self.events.append,

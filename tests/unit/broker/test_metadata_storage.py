@@ -139,6 +139,21 @@ def test_deleted_segments_of_the_metadata_log_leave_no_files() -> None:
     assert begins == {2, 3}
 
 
+def test_records_of_the_metadata_log_never_expire_by_their_age_or_by_the_size_of_the_log() -> None:
+    disk = new_disk()
+    years_later = ManualClock(1 << 42)
+    log = open_metadata_log(disk, "/data", years_later, Random(1))
+    for _ in range(3):
+        batch = build_batch([(1, None, bytes(1000), ())], leader_epoch=1)
+        log.append_as_leader(batch, leader_epoch=1, now_ms=1, origin=AppendOrigin.RAFT_LEADER)
+        log.roll()
+    log.update_high_watermark(3)
+    log.delete_old_segments(years_later.wall_ms())
+    assert (log.log_start_offset, log.log_end_offset) == (0, 3)
+    begins = {int(name.split(".")[0]) for name in disk.listdir(PATH) if name[:20].isdigit()}
+    assert begins == {0, 1, 2, 3}
+
+
 def test_snapshots_are_listed_by_offset_then_epoch_and_other_files_are_not() -> None:
     disk = new_disk()
     store = store_on(disk)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
-from penstock.broker.controlplane.metadata_storage import SnapshotStore, open_metadata_log
+from penstock.broker.controlplane.metadata_storage import DIRECTORY, SnapshotStore, open_metadata_log
 from penstock.broker.controlplane.quorum_files import QuorumFiles
 from penstock.clock import ManualClock
 from penstock.disk.memory import MemoryDisk
+from penstock.disk.real import RealDisk
 from penstock.log.log import AppendOrigin, Log
 from penstock.metadata.checkpoint import checkpoint_name, write_checkpoint
 from penstock.protocol.errors import ErrorCode
@@ -79,3 +81,23 @@ def test_damaged_snapshot_is_not_sent_to_a_replica_and_is_reported() -> None:
     refused, _ = again.fill(asked, lambda: damage.append(path))
     assert isinstance(refused, SnapshotChunk)
     assert (refused.error, refused.data, damage) == (ErrorCode.SNAPSHOT_NOT_FOUND, b"", [path])
+
+
+def test_sent_snapshot_leaves_no_file_open(tmp_path: Path) -> None:
+    disk = RealDisk()
+    path = str(tmp_path / DIRECTORY)
+    log = open_metadata_log(disk, str(tmp_path), ManualClock(), Random(1))
+    data = b"".join(write_checkpoint([], epoch=2, timestamp_ms=1))
+    disk.write_atomic(f"{path}/{checkpoint_name(100, 2)}", data)
+    files = QuorumFiles(log, disk, ManualClock(), SnapshotStore(disk, path), VOTERS)
+    before = disk.open_files
+    received = b""
+    while len(received) < len(data):
+        chunk = SnapshotChunk(ErrorCode.NONE, 2, 1, OffsetAndEpoch(100, 2), len(received), 50)
+        answer, _ = files.fill(chunk, lambda: None)
+        assert isinstance(answer, SnapshotChunk)
+        received += answer.data
+    assert received == data
+    assert disk.open_files == before
+    log.close()
+    disk.close()

@@ -261,6 +261,13 @@ def test_a_failed_directory_removes_only_its_own_replicas_from_isrs() -> None:
     assert beat(after, offline_log_dirs=[disk(1)]).records == []
 
 
+def test_broker_that_reports_all_its_directories_as_failed_again_and_again_writes_records_only_once() -> None:
+    image, every = image_of(partition("123")), [disk(1), disk(1, 2)]
+    after = apply(image, beat(image, offline_log_dirs=every).records)
+    assert (after.topics["t"].partitions[0].isr, after.topics["t"].partitions[0].leader) == ((2, 3), 2)
+    assert beat(after, offline_log_dirs=every).records == []
+
+
 def test_old_metadata_version_records_no_failed_directories() -> None:
     old = replace(image_of(LED), features={METADATA_VERSION: DIRECTORIES_SINCE - 1})
     assert beat(old, offline_log_dirs=[disk(1)]).records == []

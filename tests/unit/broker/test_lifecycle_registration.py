@@ -9,7 +9,7 @@ import pytest
 from lifecycle_stage import DIRECTORY, INCARNATION, ME, Stage, broker, lost, now, play
 
 from penstock.broker.controlplane.lifecycle import REFUSALS, RefusedError
-from penstock.protocol.errors import ErrorCode
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_62_broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from penstock.protocol.messages.api_70_controller_registration import (
     ControllerRegistrationRequest,
@@ -181,6 +181,25 @@ def test_controller_registers_until_it_is_accepted() -> None:
         request = stage.asked[-1][1]
         assert (request.controller_id, request.incarnation_id) == (1, INCARNATION)
         assert [(one.name, one.host, one.port) for one in request.listeners] == [("CONTROLLER", "h", 9094)]
+        await stage.lifecycle.close()
+
+    play(script)
+
+
+def test_controller_whose_registration_fails_at_once_retries_after_a_pause() -> None:
+    async def script() -> None:
+        stage = Stage(CONTROLLER)
+        stage.delay_s = 0.001
+        refused = KafkaError(ErrorCode.SASL_AUTHENTICATION_FAILED, "the login was refused")
+        stage.answers[ControllerRegistrationRequest] = [refused]
+        await stage.lifecycle.register()
+        await asyncio.sleep(2)
+        assert 2 <= len(stage.requests(ControllerRegistrationRequest)) <= 20
+        stage.answers[ControllerRegistrationRequest] = [ControllerRegistrationResponse()]
+        await asyncio.sleep(1)
+        asked = len(stage.asked)
+        await asyncio.sleep(10)
+        assert len(stage.asked) == asked
         await stage.lifecycle.close()
 
     play(script)

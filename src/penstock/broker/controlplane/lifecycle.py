@@ -262,6 +262,7 @@ class Lifecycle:
                     logged = True
                     logger.error("%s", self._refusal(ErrorCode.INCONSISTENT_CLUSTER_ID))
                 logger.info("controller %d is not registered yet and retries: %s", me.node_id, error.message)
+                await asyncio.sleep(AGAIN_S)  # some errors come at once, even without a request
                 continue
             if not answer.error_code:
                 return

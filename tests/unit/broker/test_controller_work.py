@@ -12,7 +12,7 @@ from test_controller import PARTITION, Stage, play
 from penstock.broker.controlplane.controller import PROBES_AFTER_S, _Probe
 from penstock.broker.controlplane.failovers import Detection, Failovers
 from penstock.broker.controlplane.producer_ids import ProducerIds
-from penstock.broker.controlplane.suspicions import KEEP_S, PER_HEARTBEAT, RESEND_S, Suspicions
+from penstock.broker.controlplane.suspicions import KEEP_S, MAX_SUSPICIONS, PER_HEARTBEAT, RESEND_S, Suspicions
 from penstock.broker.events import NodeEvent
 from penstock.broker.events.kinds import BrokerFenced, LeaderElected, NetworkPartitionSuspected
 from penstock.metadata.image import EMPTY_IMAGE, Fencing, ImageChanges, TokenImage
@@ -336,6 +336,19 @@ def test_failovers_count_decided_fencings_and_list_all_fencings() -> None:
     for old, new, count in ((1, 0, 3), (2, 5, 4), (3, -1, 5), (8, 1, 7), (8, -1, 7)):
         failovers.note(LeaderElected((), count, old, new, unclean=False))
     assert failovers.partitions == {"elected": 7, "leaderless": 5}
+
+
+def test_oldest_suspicion_is_dropped_beyond_the_limit() -> None:
+    now_s = [0.0]
+    suspicions = Suspicions(lambda: now_s[0])
+    for offset in range(MAX_SUSPICIONS + 2):
+        assert suspicions.add(1, bytes(16), 0, offset)
+    assert not suspicions.add(1, bytes(16), 0, 2)  # renewed, but not moved behind the others
+    sent: list[int] = []
+    while due := suspicions.due():
+        assert len(due) <= PER_HEARTBEAT
+        sent += [one.offset for one in due]
+    assert sent == list(range(2, MAX_SUSPICIONS + 2))
 
 
 def test_suspicions_are_sent_again_until_they_are_old() -> None:

@@ -139,6 +139,23 @@ def test_deleted_segments_of_the_metadata_log_leave_no_files() -> None:
     assert begins == {2, 3}
 
 
+def test_metadata_log_begins_a_segment_after_the_configured_bytes_or_time() -> None:
+    def segments(between_ms: int, **limits: int) -> int:
+        clock = ManualClock()
+        log = open_metadata_log(new_disk(), "/data", clock, Random(1), **limits)
+        for _ in range(6):
+            batch = build_batch([(clock.wall_ms(), None, bytes(400_000), ())], leader_epoch=1)
+            log.append_as_leader(batch, leader_epoch=1, now_ms=clock.wall_ms(), origin=AppendOrigin.RAFT_LEADER)
+            clock.advance(between_ms)
+        return len(log.segments)
+
+    day_ms = 86_400_000
+    assert segments(0) == segments(day_ms) == 1
+    assert segments(0, segment_bytes=1 << 20) == 3  # two batches each
+    assert segments(day_ms, segment_ms=2 * day_ms - 1) == 3
+    assert segments(8 * day_ms) == 6
+
+
 def test_records_of_the_metadata_log_never_expire_by_their_age_or_by_the_size_of_the_log() -> None:
     disk = new_disk()
     years_later = ManualClock(1 << 42)

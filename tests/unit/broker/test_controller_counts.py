@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 from test_controller import PARTITION, Stage, play
@@ -63,6 +64,27 @@ def test_node_that_is_not_the_active_controller_lists_failovers_but_counts_and_r
         assert [(one.broker_id, one.partitions, one.how) for one in failovers] == [(1, 1, None)]
         assert (failovers.count, failovers.partitions) == (0, {"elected": 0, "leaderless": 0})
         assert len(stage.events) == events
+
+    play(script)
+
+
+def test_fencing_that_finds_the_broker_already_fenced_is_no_failed_failover() -> None:
+    async def script(stage: Stage) -> None:
+        await stage.join(1, 2)
+        submit = stage.log.submit
+
+        async def after_another_fencing(decide: Any) -> Any:
+            stage.log.submit = submit  # type: ignore[method-assign]
+            stage.log.write(fence_broker(stage.log.image, 1).records)
+            return await submit(decide)
+
+        stage.log.submit = after_another_fencing  # type: ignore[method-assign]
+        stage.network.ports = {1: "refuses"}
+        stage.connections[1].close()
+        await asyncio.sleep(2)
+        failovers = stage.controller.failovers
+        assert stage.fenced() == [1]
+        assert (failovers.count, failovers.failed, len(list(failovers))) == (0, 0, 1)
 
     play(script)
 

@@ -71,7 +71,7 @@ def test_unclean_leaders_are_elected_in_every_interval_if_the_settings_allow_it(
     assert play(script, settings).controller.unclean_elections == 0
 
 
-def test_preferred_leaders_are_elected_in_every_interval() -> None:
+def test_preferred_leaders_are_elected_in_every_interval_and_do_not_count_as_unclean() -> None:
     async def script(stage: Stage) -> None:
         await stage.join(1, 2, 3)
         for _ in range(2):
@@ -79,7 +79,8 @@ def test_preferred_leaders_are_elected_in_every_interval() -> None:
             await stage.keep_beating(1, 2, 3, seconds=21)
             assert stage.partition.leader == 1
 
-    play(script, {"leader.imbalance.check.interval.seconds": "20"})
+    stage = play(script, {"leader.imbalance.check.interval.seconds": "20"})
+    assert stage.controller.unclean_elections == 0
 
 
 @pytest.mark.parametrize("how", ["deposed", "closed"])

@@ -345,6 +345,35 @@ def test_every_record_of_a_large_batch_is_read_and_counts_with_its_unpacked_size
     assert size >= sum(map(len, values)) > 10 * len(data)
 
 
+def test_batch_that_unpacks_to_more_than_the_limit_has_no_event_and_the_batches_around_it_are_read() -> None:
+    async def script() -> None:
+        stage = Stage()
+        stage.write((b"1/1", b"first"))
+        for most in (event_topic.MAX_BATCH_BYTES // 2, event_topic.MAX_BATCH_BYTES):
+            values = [bytes(most // 50)] * 50  # with their lengths more than the limit, or half of it
+            stage.append(build_batch([(1, b"k", value, ()) for value in values], compression=1))
+        stage.write((b"1/2", b"last"))
+        half = bytes(event_topic.MAX_BATCH_BYTES // 2 // 50)
+        assert await stage.events.read() == [b"first", *[half] * 50, NO_EVENT, b"last"]
+
+    play(script)
+
+
+def test_unpacked_bytes_of_all_batches_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def script() -> None:
+        stage = Stage()
+        for number in range(10):
+            value = str(number).encode() * 1000
+            stage.append(build_batch([(1, b"k", value, ()), (1, b"k", value, ())], compression=1))
+        assert len(stage.batches[0][1]) < 500
+        for limit, batches in ((1, 1), (1_900, 1), (5_900, 3), (1 << 20, 10)):
+            monkeypatch.setattr(event_topic, "MAX_READ_BYTES", limit)
+            for stage.most_batches in (1, 100):
+                assert len(await stage.events.read()) == 2 * batches, limit
+
+    play(script)
+
+
 def test_other_tasks_run_while_many_batches_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     async def script() -> None:
         stage = Stage()

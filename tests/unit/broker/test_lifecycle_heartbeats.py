@@ -13,7 +13,7 @@ from lifecycle_stage import DIRECTORY, INCARNATION, INTERVAL_S, ME, SESSION_S, S
 from penstock.broker.controlplane.lifecycle import Directories
 from penstock.broker.events.kinds import NetworkPartitionSuspected
 from penstock.metadata.quarantine import QUARANTINED
-from penstock.protocol.errors import ErrorCode
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_62_broker_registration import BrokerRegistrationRequest, BrokerRegistrationResponse
 from penstock.protocol.messages.api_63_broker_heartbeat import (
     BrokerHeartbeatRequest,
@@ -180,6 +180,45 @@ def test_broker_whose_registration_is_unknown_registers_again(code: ErrorCode, e
         kinds = [type(request) for _, request in stage.asked]
         assert kinds == [BrokerHeartbeatRequest, BrokerRegistrationRequest, BrokerHeartbeatRequest]
         assert stage.asked[-1][1].broker_epoch == 8
+        await stage.lifecycle.close()
+
+    play(script)
+
+
+def test_registration_in_a_later_hour_is_retried_as_patiently_as_the_first() -> None:
+    async def script() -> None:
+        stage = Stage()
+        await stage.beating()
+        await asyncio.sleep(3600)
+        stage.asked.clear()
+        ended = BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+        stage.answers[BrokerHeartbeatRequest].insert(0, ended)
+        refused = BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION)
+        stage.answers[BrokerRegistrationRequest] = [refused, refused, BrokerRegistrationResponse(broker_epoch=8)]
+        await asyncio.sleep(INTERVAL_S + 1)
+        kinds = [type(request) for _, request in stage.asked]
+        first = kinds.index(BrokerRegistrationRequest)
+        assert kinds[first : first + 4] == [BrokerRegistrationRequest] * 3 + [BrokerHeartbeatRequest]
+        assert stage.asked[-1][1].broker_epoch == 8
+        await stage.lifecycle.close()
+
+    play(script)
+
+
+def test_heartbeat_without_an_answer_is_given_up_in_time_for_another_within_the_session() -> None:
+    async def script() -> None:
+        stage = Stage()
+        sent: list[float] = []
+
+        async def silent(request: Any, *, timeout_ms: int, lane: str = "") -> Any:
+            sent.append(now())
+            await asyncio.sleep(timeout_ms / 1000)
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller answers")
+
+        await stage.beating()
+        stage.ask = silent  # type: ignore[method-assign]
+        await asyncio.sleep(INTERVAL_S + SESSION_S)
+        assert len([time for time in sent if time < sent[0] + SESSION_S]) >= 2
         await stage.lifecycle.close()
 
     play(script)

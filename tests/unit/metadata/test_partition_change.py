@@ -1,6 +1,7 @@
 """Tests changes of one partition's leader, ISR, eligible leaders and replicas."""
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -187,6 +188,24 @@ def test_partition_chooses_another_replica_if_its_last_known_leader_lost_its_dir
     image = replace(image, brokers={each: replace(one, log_dirs=(DISK,)) for each, one in image.brokers.items()})
     assert summary(changed(image)) == "- //2"
     assert summary(changed(image, directories={2: DISK})) == expected
+
+
+def test_rules_use_the_config_of_the_topic_then_of_the_node_then_of_the_cluster_then_the_static_value() -> None:
+    spellings = (None, "true", " True ", "FALSE", "false ")
+    for topic, node, cluster, static in product(spellings, spellings, spellings, (False, True)):
+        sources = (((2, "t"), topic), ((4, "9"), node), ((4, ""), cluster))
+        configs = {key: {"unclean.leader.election.enable": value} for key, value in sources if value is not None}
+        image = replace(image_of(partition("123")), configs=configs)
+        first = next((value for _, value in sources if value is not None), str(static))
+        rules = Rules(unclean_leader_election=static, node_id=9)
+        assert rules.allows_unclean(image, "t") == (first.strip().lower() == "true"), (topic, node, cluster, static)
+    for topic, node, cluster, least in product((None, "1", "2", "5"), (None, "1", "2"), (None, "1", "3"), (1, 2, 4)):
+        sources = (((2, "t"), topic), ((4, "9"), node), ((4, ""), cluster))
+        configs = {key: {"min.insync.replicas": value} for key, value in sources if value is not None}
+        image = replace(image_of(partition("123")), configs=configs)
+        first = next((value for _, value in sources if value is not None), str(least))
+        needed = Rules(min_insync_replicas=least, node_id=9).min_isr(image, image.topics["t"])
+        assert needed == min(int(first), 3), (topic, node, cluster, least)
 
 
 @pytest.mark.parametrize(

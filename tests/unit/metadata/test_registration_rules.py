@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.metadata.apply import apply
+from penstock.metadata.controller.assignments import DIRECTORIES_SINCE
 from penstock.metadata.controller.brokers import (
     MAX_PRODUCER_ID,
     PRODUCER_ID_BLOCK_SIZE,
@@ -20,7 +21,16 @@ from penstock.metadata.controller.brokers import (
 )
 from penstock.metadata.controller.feature_updates import update_features
 from penstock.metadata.features import SUPPORTED_FEATURES
-from penstock.metadata.image import EMPTY_IMAGE, BrokerImage, ControllerImage, Endpoint, MetadataImage
+from penstock.metadata.framing import encode_record
+from penstock.metadata.image import (
+    EMPTY_IMAGE,
+    BrokerImage,
+    ControllerImage,
+    Endpoint,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_57_update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
@@ -98,6 +108,29 @@ def test_broker_registers_only_directories_that_no_other_broker_and_no_other_use
     ):
         code = refusal(image, registration(log_dirs=[disk(first), disk(second)]))
         assert code is (ErrorCode.INVALID_REGISTRATION if is_refused else ErrorCode.NONE), (first, second)
+
+
+def test_only_the_epoch_of_a_clean_shutdown_keeps_a_restarted_broker_eligible() -> None:
+    """The epoch that a refusal named proves that the request is not late, but not that the broker has its records."""
+    topic = TopicImage("t", disk(7), {0: PartitionImage((1, 2, 3), (3,), 3, elr=(1, 2))})
+    features = {"metadata.version": 30, "eligible.leader.replicas.version": 1}
+    configs = {(2, "t"): {"min.insync.replicas": "2"}}
+    image = image_of(topics={"t": topic}, topics_by_id={topic.topic_id: topic}, features=features, configs=configs)
+    supported = {**ALL, "eligible.leader.replicas.version": (0, 1)}
+    for previous, ended in product((-1, 19, 20, 21), repeat=2):
+        asked = registration(previous_broker_epoch=previous, ended_broker_epoch=ended, features=supported)
+        decision = register_broker(image, asked)
+        after = apply(image, decision.records).topics["t"].partitions[0]
+        assert after.elr == ((1, 2) if previous == 20 else (1,)), (previous, ended)
+
+
+def test_directories_are_recorded_only_at_a_metadata_version_that_has_them() -> None:
+    for version in range(14, 21):
+        image = image_of(features={"metadata.version": version})
+        decision = register_broker(image, registration())
+        expected = [disk(2000), disk(2001)] if version >= DIRECTORIES_SINCE else []
+        assert decision.records[0].log_dirs == expected, version
+        encode_record(decision.records[0], version)
 
 
 def test_same_incarnation_keeps_its_epoch_and_state_and_writes_only_what_changed() -> None:

@@ -197,6 +197,18 @@ def test_follower_names_its_leaders_endpoint_of_the_listener_that_was_asked(list
     play(script)
 
 
+def test_replica_knows_the_addresses_of_other_voters_only() -> None:
+    async def script() -> None:
+        stage = Stage(me=voter(1), listed=VOTERS)
+        stage.quorum._peers = peers_with({1: ("own", 1), -1: ("nobody", 1)})
+        stage.quorum.start(stage)
+        known = [stage.quorum.address_of(node_id) for node_id in (-1, 1, 2, 3, 4)]
+        assert known == [None, None, ("host2", 9093), ("host3", 9093), None]
+        await stage.quorum.abandon()
+
+    play(script)
+
+
 def test_follower_is_in_contact_from_its_first_answered_fetch_of_the_epoch_on() -> None:
     async def script() -> None:
         stage = Stage(me=voter(1), listed=VOTERS)

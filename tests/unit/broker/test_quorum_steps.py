@@ -98,12 +98,14 @@ class Stage:
         disk: MemoryDisk | None = None,
         me: Voter | None = None,
         listed: VoterSet | None = None,
+        bootstrap: dict[int, tuple[str, int]] | None = None,
     ) -> None:
         self.disk = disk or MemoryDisk()
         if disk is None:
             self.disk.mkdir("/data")
         self.log = open_metadata_log(self.disk, "/data", ManualClock(), Random(1))
-        listed = listed or VoterSet.of(voter(node_id) for node_id in range(1, voters + 1))
+        if listed is None:
+            listed = VoterSet.of(voter(node_id) for node_id in range(1, voters + 1))
         self.files = QuorumFiles(
             self.log, self.disk, ManualClock(), SnapshotStore(self.disk, f"/data/{DIRECTORY}"), listed
         )
@@ -115,6 +117,7 @@ class Stage:
             me or voter(1),
             cluster_id=CLUSTER,
             config=config or RaftConfig(),
+            bootstrap=bootstrap,
             observer=self.events.append,
         )
         self.peers = PlayedPeers()

@@ -1,4 +1,4 @@
-"""Tests the controller's settings, the failovers that each node lists and counts, and sessions after a pause."""
+"""Tests the controller's settings and answers, the failovers that each node lists and counts, and sessions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from test_controller import PARTITION, Stage, play
+from test_controller import PARTITION, Stage, listeners, play
 
 from penstock.broker.controlplane.controller import rules_of
 from penstock.broker.controlplane.failovers import Failovers
@@ -115,5 +115,41 @@ def test_session_lasts_as_much_longer_as_the_controller_was_paused(pause_s: floa
         assert stage.fenced() == []
         await asyncio.sleep(1.3)
         assert stage.fenced() == [1]
+
+    play(script)
+
+
+@pytest.mark.parametrize(("name", "probed"), [("INSIDE", 8), ("inside", 8), ("OUTSIDE", 7), ("MISSING", 0)])
+def test_configured_inter_broker_listener_is_probed_alone_or_else_all_listeners(name: str, probed: int) -> None:
+    async def script(stage: Stage) -> None:
+        for refusing in ({7}, {8}, {7, 8}):
+            stage.network.ports = {}
+            broker_id = 1 + len(refusing) + max(refusing)
+            await stage.register(broker_id, listeners=listeners(OUTSIDE=7, INSIDE=8))
+            await stage.beat(broker_id)
+            stage.network.ports = dict.fromkeys(refusing, "refuses")
+            stage.connections[broker_id].close()
+            await asyncio.sleep(2)
+            is_dead = probed in refusing if probed else refusing == {7, 8}
+            assert (broker_id in stage.fenced()) == is_dead, refusing
+
+    inside = {"inter.broker.listener.name": name, "listener.security.protocol.map": f"{name}:PLAINTEXT"}
+    play(script, inside)
+
+
+def test_answer_to_a_heartbeat_tells_whether_the_broker_is_caught_up_fenced_and_may_stop() -> None:
+    async def script(stage: Stage) -> None:
+        def told(answer: Any) -> tuple[bool, bool, bool]:
+            return answer.is_caught_up, answer.is_fenced, answer.should_shut_down
+
+        await stage.register(1)
+        assert told(await stage.beat(1, current_metadata_offset=-1)) == (False, True, False)
+        assert told(await stage.beat(1, want_fence=True)) == (True, True, False)
+        assert told(await stage.beat(1)) == (True, False, False)
+        await stage.join(2)
+        stage.topic(replace(PARTITION, replicas=(1, 2), isr=(1, 2), leader=1, directories=()))
+        assert told(await stage.beat(1, want_shut_down=True)) == (True, False, False)
+        await stage.beat(2)
+        assert told(await stage.beat(1, want_shut_down=True)) == (True, True, True)
 
     play(script)

@@ -221,8 +221,10 @@ class Creating:
         self.reply = created(*codes)
         self.image: Any = SimpleNamespace(topics={})
         self.forwarded: list[Any] = []
+        self.requested: list[Any] = []
 
     async def ask(self, request: CreateTopicsRequest) -> Created:
+        self.requested = request.topics
         return self.reply
 
     async def forward(self, ctx: Any, request: CreateTopicsRequest) -> Created:
@@ -253,6 +255,23 @@ def test_missing_topics_are_created_once_each_in_the_name_of_the_client_and_refu
         assert [each.name for each in request.topics] == ["t0", "t1", "t2"]
         assert (asked.api_key, asked.client_id, asked.correlation_id, asked.large) == (CREATE_TOPICS, "c", 5, False)
         assert [*creating.image.topics] == ["t0", "t1"]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("configs", [None, {}, {"cleanup.policy": "compact", "retention.ms": "5"}])
+def test_topic_that_a_node_needs_is_created_with_the_given_configs_and_default_sizes(
+    configs: dict[str, str] | None,
+) -> None:
+    async def scenario() -> None:
+        creating = Creating(ErrorCode.NONE)
+        await creating.creator().ensure("t0", configs)
+        (topic,) = creating.requested
+        assert (topic.name, topic.num_partitions, topic.replication_factor) == ("t0", -1, -1)
+        assert {each.name: each.value for each in topic.configs} == (configs or {})
+        creating.requested = []
+        await creating.creator().ensure("t0", {"retention.ms": "6"})
+        assert creating.requested == []  # it exists
 
     asyncio.run(scenario())
 

@@ -241,12 +241,14 @@ def test_controller_that_is_no_voter_asks_to_become_one_if_auto_join_is_on(joins
     play(script)
 
 
-@pytest.mark.parametrize("directory", [ZERO_UUID, DIRECTORY])
-def test_listed_controller_asks_for_no_change_of_the_voters(directory: bytes) -> None:
+@pytest.mark.parametrize("voters", [(), (Voter(1, ZERO_UUID),), (Voter(1, DIRECTORY),)], ids=["none", "static", "own"])
+def test_controller_that_is_listed_or_knows_no_voters_asks_for_no_change_of_the_voters(
+    voters: tuple[Voter, ...],
+) -> None:
     async def script() -> None:
         stage = Stage(CONTROLLER, {"controller.quorum.auto.join.enable": "true"})
         stage.answers[ControllerRegistrationRequest] = [ControllerRegistrationResponse()]
-        stage.voters = (Voter(1, directory),)
+        stage.voters = voters
         await stage.lifecycle.register()
         await asyncio.sleep(5)
         assert [type(request) for _, request in stage.asked] == [ControllerRegistrationRequest]

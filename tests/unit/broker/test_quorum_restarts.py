@@ -80,14 +80,14 @@ def test_refused_proposal_tells_a_full_leader_from_a_replica_that_does_not_lead(
     async def script() -> None:
         stage = Stage(voters=3, config=RaftConfig(max_uncommitted_records=5))
         stage.quorum.start(stage)
-        with pytest.raises(KafkaError) as refused:
+        with pytest.raises(KafkaError, match="has no leader") as refused:
             stage.propose()
         assert refused.value.code is ErrorCode.NOT_CONTROLLER
         await asyncio.sleep(3)
         assert stage.quorum.is_leader
         stage.propose(2)  # after the three records with which a leader begins the log
         end = stage.log.log_end_offset
-        with pytest.raises(KafkaError) as refused:
+        with pytest.raises(KafkaError, match="not committed yet") as refused:
             stage.propose()
         assert refused.value.code is ErrorCode.THROTTLING_QUOTA_EXCEEDED
         assert stage.log.log_end_offset == end

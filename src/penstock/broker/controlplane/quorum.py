@@ -213,9 +213,14 @@ class Quorum:
                 "This node has left the quorum after a failure or stop: restart the node.",
             )
         refused = self._refusals.pop(self._next_proposal, None)
+        if refused is not None and refused.error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            known = refused.leader_id >= 0
+            leader = f"Node {refused.leader_id} leads the quorum: send the request there."
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, leader if known else "The quorum has no leader: try again.")
         if refused is not None:
-            code = ErrorCode.NOT_CONTROLLER if refused.error is ErrorCode.NOT_LEADER_OR_FOLLOWER else refused.error
-            raise KafkaError(code, f"Node {refused.leader_id} leads the quorum: send the request there.")
+            raise KafkaError(
+                refused.error, "Too many records of the metadata log are not committed yet: try again later."
+            )
         if not self.is_leader:
             raise KafkaError(
                 ErrorCode.NOT_CONTROLLER,

@@ -204,6 +204,13 @@ class GroupShard:
         return self.timers.next_deadline()
 
     def on_timers(self, turn: Turn) -> None:
+        """Handles all due timers.
+
+        The members of a group that time out in one turn are removed together, because the records of this turn are not
+        applied yet: a removal of one member would still count the others. They are removed last, so that no other
+        record of the turn brings them back.
+        """
+        silent: dict[str, set[str]] = {}
         for timer in self.timers.due(turn.now_ms):
             if timer is self._deletion:
                 forget_topics(self, turn, self._deleted)
@@ -213,25 +220,22 @@ class GroupShard:
             group = self.groups.get(timer.group_id)
             if isinstance(group, ClassicGroup):
                 self._on_classic_timer(turn, group, timer)
-            elif isinstance(group, ShareGroup):
-                gone = group.members.get(timer.member_id)
-                if gone is not None:
-                    share_heartbeat.remove(turn, self.image, group, [gone])
-            elif isinstance(group, StreamsGroup):
-                self._on_streams_timer(turn, group, timer)
-            elif group is not None:
-                member = group.members.get(timer.member_id)
-                if member is not None and is_due(member, timer.kind):
-                    remove(self, turn, group, [member])
+            elif isinstance(group, StreamsGroup) and timer is group.initial_delay:
+                streams_target.on_initial_delay(turn, group, self.streams_limits(group.group_id))
+            elif isinstance(group, StreamsGroup) and timer is group.next_step:
+                streams_target.on_next_step(turn, group)
+            elif group is not None and _is_silent(group, timer):
+                silent.setdefault(group.group_id, set()).add(timer.member_id)
+        for group_id, members in silent.items():
+            self._remove(turn, self.groups[group_id], members)
 
-    def _on_streams_timer(self, turn: Turn, group: StreamsGroup, timer: Timer) -> None:
-        member = group.members.get(timer.member_id)
-        if timer is group.initial_delay:
-            streams_target.on_initial_delay(turn, group, self.streams_limits(group.group_id))
-        elif timer is group.next_step:
-            streams_target.on_next_step(turn, group)
-        elif member is not None and is_due(member, timer.kind):
-            streams_target.remove(turn, group, member.member_id)
+    def _remove(self, turn: Turn, group: Group, members: set[str]) -> None:
+        if isinstance(group, ShareGroup):
+            share_heartbeat.remove(turn, self.image, group, [group.members[each] for each in members])
+        elif isinstance(group, StreamsGroup):
+            streams_target.remove(turn, group, members)
+        elif isinstance(group, ConsumerGroup):
+            remove(self, turn, group, [group.members[each] for each in members])
 
     def _forget_share_states(self, turn: Turn) -> None:
         """Removes deleted topics from each share group's list of topics.
@@ -345,3 +349,11 @@ class GroupShard:
         if group is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
         return group
+
+
+def _is_silent(group: ConsumerGroup | ShareGroup | StreamsGroup, timer: Timer) -> bool:
+    """Returns True if the member of a timer that has fired must be removed from its group."""
+    if isinstance(group, ShareGroup):
+        return timer.member_id in group.members
+    member = group.members.get(timer.member_id)
+    return member is not None and is_due(member, timer.kind)

@@ -81,7 +81,7 @@ def _leave(shard: GroupShard, turn: Turn, request: StreamsGroupHeartbeatRequest)
     member = group.members.find(request.member_id)
     if request.shutdown_application and group.shutdown_by is None:
         group.shutdown_by = member.member_id
-    remove(turn, group, member.member_id)
+    remove(turn, group, [member.member_id])
     return StreamsGroupHeartbeatResponse(member_id=member.member_id, member_epoch=LEAVE_EPOCH, status=[])
 
 

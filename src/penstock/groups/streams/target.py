@@ -5,7 +5,7 @@ This happens when a member's heartbeat finds a new group epoch, or when the init
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.groups.streams import journal
@@ -104,12 +104,13 @@ def on_initial_delay(turn: Turn, group: StreamsGroup, limits: StreamsLimits) -> 
 # --- members that go, and time
 
 
-def remove(turn: Turn, group: StreamsGroup, member_id: str) -> None:
-    """Removes a member from the group, which gets a new group epoch.
+def remove(turn: Turn, group: StreamsGroup, members: Iterable[str]) -> None:
+    """Removes members from the group, which gets a new group epoch.
 
-    Other members get its tasks with later heartbeats.
+    Other members get their tasks with later heartbeats.
     """
-    journal.erase_member(turn, group.group_id, member_id)
+    for member_id in sorted(members):
+        journal.erase_member(turn, group.group_id, member_id)
     journal.record_epoch(
         turn, group.group_id, group.epoch + 1, group.metadata_hash, group.validated_epoch, group.assignment_configs
     )

@@ -44,7 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     to = reset.add_mutually_exclusive_group(required=True)
     to.add_argument("--to-earliest", action="store_true", help="to the first available record")
     to.add_argument("--to-latest", action="store_true", help="behind the last record: everything before it is done")
-    to.add_argument("--to-offset", type=int, metavar="N", help="to this offset")
+    to.add_argument("--to-offset", type=int, metavar="N", help="to this offset, or the nearest that exists")
     reset.add_argument("--dry-run", action="store_true", help="only show the changes")
 
     share_records.configure(verbs)
@@ -109,7 +109,10 @@ def run_reset(args: argparse.Namespace) -> int:
         if not wanted:
             raise Failure(f"{args.group} has no offsets: name topics with --topic", Exit.NOT_FOUND)
         if args.to_offset is not None:
-            target = dict.fromkeys(wanted, args.to_offset)
+            first, last = ends(broker, wanted, EARLIEST), ends(broker, wanted, LATEST)
+            target = {
+                each: min(max(args.to_offset, first.get(each, 0)), last.get(each, args.to_offset)) for each in wanted
+            }
         else:
             target = ends(broker, wanted, EARLIEST if args.to_earliest else LATEST)
         failures = [] if args.dry_run else broker.run(broker.share.alter_offsets(args.group, target))

@@ -95,6 +95,21 @@ def polled(consumer: Any, count: int) -> list[Any]:
     return found
 
 
+def test_share_reset_limits_the_start_offset_to_the_log_of_each_partition(penstock_session: Broker, run: Run) -> None:
+    topic, group = (f"{kind}-{secrets.token_hex(4)}" for kind in "ts")
+    penstock_session.create_topic(topic, 2)
+    with penstock_session.client() as client:
+        with client.producer() as producer:
+            for partition, count in ((0, 4), (1, 6)):
+                for number in range(count):
+                    producer.send(topic, f"{number}".encode(), partition=partition)
+        client.delete_records({(topic, 0): 2, (topic, 1): 1})
+    for offset, starts in ((0, [2, 1]), (3, [3, 3]), (5, [4, 5]), (2**63 - 1, [4, 6])):
+        reset = rows(run, "reset", group, "-t", topic, "--to-offset", str(offset))
+        assert [(row["partition"], row["start"]) for row in reset] == list(enumerate(starts))
+        assert [row["start"] for row in rows(run, "describe", group)] == starts
+
+
 def test_records_in_flight_can_be_shown_released_archived_and_drained_with_the_share_command(
     penstock_session: Broker, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

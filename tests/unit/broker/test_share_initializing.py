@@ -14,8 +14,9 @@ from penstock.broker.coordinators import share_initializing
 from penstock.broker.coordinators.runtime import Phase
 from penstock.broker.coordinators.share_initializing import AT_ONCE, MAX_WAITING, ShareInitializing
 from penstock.broker.coordinators.share_persister import SharePersister
-from penstock.groups.share.states import InitializeStates
+from penstock.groups.share.states import NOWHERE, InitializeStates
 from penstock.protocol.errors import ErrorCode, KafkaError
+from penstock.share.sessions import Slot
 from penstock.share.state_journal import ShareKey
 
 TOPIC = bytes(16)
@@ -97,3 +98,54 @@ def test_states_of_many_partitions_are_requested_a_limited_number_at_a_time(repo
     asyncio.run(scenario())
     assert sorted(index for report in reports for index in report) == list(range(1, 3 * MAX_WAITING))
     assert len(reports) <= 3 * MAX_WAITING // AT_ONCE
+
+
+class AnsweringPersister:
+    """Answers each request for a state with the error for its partition, and notes the requests."""
+
+    def __init__(self, codes: dict[int, ErrorCode]) -> None:
+        self.codes = codes
+        self.asked: list[tuple[ShareKey, int, int]] = []
+
+    async def initialize(self, key: ShareKey, state_epoch: int, start_offset: int) -> None:
+        self.asked.append((key, state_epoch, start_offset))
+        code = self.codes.get(key.partition, ErrorCode.NONE)
+        if code:
+            raise KafkaError(code, "refused")
+
+
+@pytest.mark.parametrize("phase", list(Phase))
+def test_created_states_are_reported_with_their_group_while_its_coordinator_is_active(
+    phase: Phase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[tuple[object, object, str, list[Slot]]] = []
+
+    def states_initialized(shard: object, turn: object, group_id: str, slots: Iterable[Slot]) -> None:
+        found.append((shard, turn, group_id, list(slots)))
+
+    monkeypatch.setattr(share_initializing, "states_initialized", states_initialized)
+    codes = dict(enumerate([ErrorCode.NONE, ErrorCode.FENCED_STATE_EPOCH, *set(ErrorCode) - {ErrorCode.NONE}]))
+    topics = (TOPIC, bytes([1]) * 16)
+    slots = tuple((topic, index) for topic in topics for index in codes)
+    persister = AnsweringPersister(codes)
+
+    async def scenario() -> None:
+        tasks: list[asyncio.Task[None]] = []
+
+        def spawn(work: Coroutine[Any, Any, None]) -> None:
+            tasks.append(asyncio.get_running_loop().create_task(work))
+
+        coordinator = cast(Any, SimpleNamespace(phase=phase, post=lambda decide: decide("shard", "turn")))
+        wanted = InitializeStates("group", 7, slots)
+        spawn(ShareInitializing(wanted, cast(SharePersister, persister), coordinator, spawn).run())
+        await ended(tasks)
+
+    asyncio.run(scenario())
+    assert sorted(persister.asked) == sorted((ShareKey("group", *slot), 7, NOWHERE) for slot in slots)
+    exists = [index for index, code in codes.items() if code in (ErrorCode.NONE, ErrorCode.FENCED_STATE_EPOCH)]
+    reported = sorted(slot for *_, some in found for slot in some)
+    if phase is Phase.ACTIVE:
+        assert {each[:3] for each in found} == {("shard", "turn", "group")}
+        assert reported == sorted((topic, index) for topic in topics for index in exists)
+    else:
+        assert found == []

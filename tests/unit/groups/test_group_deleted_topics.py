@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pytest
 from consumer_driver import image_of
@@ -142,3 +143,33 @@ def test_erasing_offsets_of_a_deleted_topic_keeps_transactional_offsets_of_the_r
     driver.run(lambda turn: offset_requests.forget_missing(driver.shard, turn, "g"))
     driver.shard.apply_marker(9, commit=True)
     assert driver.fetch(T0) == {T0: 1}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_exactly_the_offsets_of_topics_that_exist_are_left_after_any_changes_of_topics(seed: int) -> None:
+    random = Random(seed)
+    driver = Driver()
+    ids: dict[str, bytes] = {}
+    committed: dict[str, dict[tuple[str, int], bytes]] = {"g": {}, "h": {}}
+    for version in range(1, 60):
+        match random.randrange(4):
+            case 0 | 1:
+                for name in random.sample("tuv", random.randint(1, 3)):
+                    if name in ids:
+                        del ids[name]
+                    else:
+                        ids[name] = bytes([version, *name.encode()]) * 8
+                topics = {name: replace(OLD.topics["t"], name=name, topic_id=each) for name, each in ids.items()}
+                by_id = {each.topic_id: each for each in topics.values()}
+                driver.shard.see(MetadataImage(version=version, topics=topics, topics_by_id=by_id))
+            case 2 if ids:
+                group, name = random.choice("gh"), random.choice(sorted(ids))
+                partition = (name, random.randrange(2))
+                driver.commit({partition: version}, group=group, topic_id=ids[name])
+                committed[group][partition] = ids[name]
+            case 3:
+                driver.advance(0)
+                for group, offsets in committed.items():
+                    left = {partition: each for partition, each in offsets.items() if each in ids.values()}
+                    committed[group] = left
+                    assert set(driver.shard.offsets.partitions(group)) == set(left)

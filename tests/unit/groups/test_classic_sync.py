@@ -1,5 +1,6 @@
 from group_driver import REBALANCE_MS, SESSION_MS, Driver
 
+from penstock.groups import admin
 from penstock.protocol.errors import ErrorCode
 
 
@@ -151,3 +152,18 @@ def test_second_sync_of_a_member_replaces_its_parked_sync_which_gets_rebalance_i
     assert repeated.answer is None
     driver.sync(leader, generation, {member: b"mine"})
     assert repeated.synced.assignment == b"mine"
+
+
+def test_members_have_no_assignment_after_a_generation_that_ended_before_its_leader_assigned() -> None:
+    driver = Driver()
+    ids = driver.stable(3)
+
+    def assignments() -> list[bytes]:
+        return [each.member_assignment for each in admin.describe(driver.shard, "g", 6).members]
+
+    assert assignments() == [b"to " + member.encode() for member in ids]
+    waiting = [driver.join(member) for member in ids]
+    driver.sync(ids[1], waiting[1].joined.generation_id)
+    driver.leave(ids[2])
+    assert driver.state() == "PreparingRebalance"
+    assert assignments() == [b"", b""]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from group_driver import Driver
+from itertools import combinations
+
+import pytest
+from group_driver import REBALANCE_MS, Driver
 from test_classic_static import static_group
 
 from penstock.groups.classic.group import ClassicGroup, State
@@ -65,6 +68,26 @@ def test_session_of_a_member_with_a_parked_sync_begins_when_the_leader_assigns()
     assert set(classic(driver).members) == {leader, follower}
     driver.advance(1)
     assert list(classic(driver).members) == [leader]
+
+
+@pytest.mark.parametrize("silent", [each for count in range(1, 5) for each in combinations(range(4), count)])
+def test_exactly_the_members_that_sent_no_sync_are_removed_at_the_rebalance_timeout(silent: tuple[int, ...]) -> None:
+    driver = Driver()
+    ids = driver.stable(4, session_ms=LONG_MS)
+    waiting = [driver.join(member, session_ms=LONG_MS) for member in ids]
+    generation = waiting[0].joined.generation_id
+    synced = [member for index, member in enumerate(ids) if index not in silent]
+    parked = [driver.sync(member, generation) for member in synced]
+    driver.advance(REBALANCE_MS - 1)
+    assert {driver.heartbeat(member, generation) for member in ids} == {ErrorCode.NONE}
+    driver.advance(1)
+    assert list(classic(driver).members) == synced
+    assert driver.state() == "PreparingRebalance" if synced else "Empty"
+    for member in ids:
+        expected = ErrorCode.REBALANCE_IN_PROGRESS if member in synced else ErrorCode.UNKNOWN_MEMBER_ID
+        assert driver.heartbeat(member, generation) is expected
+    if ids[0] in silent:  # the leader did not assign
+        assert [each.error for each in parked] == [ErrorCode.REBALANCE_IN_PROGRESS] * len(synced)
 
 
 def test_restart_of_the_only_member_without_a_sync_ends_the_time_to_sync() -> None:

@@ -9,6 +9,7 @@ from group_driver import REBALANCE_MS, Driver
 from test_classic_static import static_group
 
 from penstock.groups.classic.group import ClassicGroup, State
+from penstock.groups.config import GroupConfig
 from penstock.protocol.errors import ErrorCode
 
 LONG_MS = 100_000
@@ -70,6 +71,36 @@ def test_session_of_a_member_with_a_parked_sync_begins_when_the_leader_assigns()
     assert list(classic(driver).members) == [leader]
 
 
+def test_initial_delay_is_not_extended_by_members_of_an_earlier_initial_rebalance() -> None:
+    driver = Driver(GroupConfig(initial_rebalance_delay_ms=3_000))
+    first, second = (driver.join(rebalance_ms=3_000) for _ in range(2))
+    driver.advance(3_000)
+    driver.leave(first.joined.member_id, second.joined.member_id)
+    third = driver.join(rebalance_ms=REBALANCE_MS)
+    driver.advance(2_999)
+    assert third.answer is None
+    driver.advance(1)
+    assert third.joined.generation_id == 3
+
+
+def test_session_of_a_member_whose_parked_sync_failed_begins_with_the_error() -> None:
+    driver = Driver()
+    first = driver.join(instance="a", version=5).joined.member_id
+    second = driver.join(instance="b", version=5)
+    driver.join(first, instance="a", version=5)
+    follower = second.joined.member_id
+    parked = driver.sync(follower, 2, instance="b")
+    driver.advance(9_000)
+    driver.heartbeat(first, 2)
+    driver.advance(6_000)  # beyond the session of the follower, which need not send heartbeats meanwhile
+    driver.join(version=3)  # another member begins a rebalance
+    assert parked.error is ErrorCode.REBALANCE_IN_PROGRESS
+    for step, present in ((9_999, True), (1, False)):
+        driver.heartbeat(first, 2, instance="a")
+        driver.advance(step)
+        assert (follower in classic(driver).members) is present
+
+
 @pytest.mark.parametrize("silent", [each for count in range(1, 5) for each in combinations(range(4), count)])
 def test_exactly_the_members_that_sent_no_sync_are_removed_at_the_rebalance_timeout(silent: tuple[int, ...]) -> None:
     driver = Driver()
@@ -86,7 +117,7 @@ def test_exactly_the_members_that_sent_no_sync_are_removed_at_the_rebalance_time
     for member in ids:
         expected = ErrorCode.REBALANCE_IN_PROGRESS if member in synced else ErrorCode.UNKNOWN_MEMBER_ID
         assert driver.heartbeat(member, generation) is expected
-    if ids[0] in silent:  # the leader did not assign
+    if 0 in silent:  # the leader did not assign
         assert [each.error for each in parked] == [ErrorCode.REBALANCE_IN_PROGRESS] * len(synced)
 
 

@@ -102,6 +102,18 @@ def test_upgrade_answers_all_parked_requests_unless_its_records_are_refused(phas
         assert [each.joined.generation_id for each in [*parked, last]] == [4, 4, 4]
 
 
+def test_members_that_join_an_empty_group_with_another_assignor_are_upgraded_before_their_first_generation() -> None:
+    driver = ConsumerDriver(replace(CONFIG, initial_rebalance_delay_ms=3_000))
+    former = driver.join(protocols=metadata())
+    driver.advance(3_000)
+    driver.leave(former.joined.member_id)
+    parked = driver.join(protocols=(("range", metadata()[0][1]),))
+    assert parked.answer is None
+    assert error(driver.enter("new")) is ErrorCode.NONE
+    assert parked.error is ErrorCode.REBALANCE_IN_PROGRESS
+    assert set(driver.consumers.members) == {"new", parked.joined.member_id}
+
+
 def test_group_that_was_upgraded_and_downgraded_has_the_same_members_as_before() -> None:
     driver = ConsumerDriver(CONFIG)
     distinct_members(driver)

@@ -71,6 +71,18 @@ def test_session_of_a_member_with_a_parked_sync_begins_when_the_leader_assigns()
     assert list(classic(driver).members) == [leader]
 
 
+def test_join_phase_ends_as_soon_as_the_last_client_with_a_new_member_id_is_given_up() -> None:
+    driver = Driver()
+    [leader] = driver.stable(session_ms=LONG_MS)
+    for session_ms in (7_000, 9_000):
+        assert driver.join(version=4, session_ms=session_ms).error is ErrorCode.MEMBER_ID_REQUIRED
+    waiting = [driver.join(session_ms=LONG_MS), driver.join(leader, session_ms=LONG_MS)]
+    driver.advance(8_999)
+    assert [each.answer for each in waiting] == [None, None]
+    driver.advance(1)
+    assert [each.joined.generation_id for each in waiting] == [2, 2]
+
+
 def test_initial_delay_is_not_extended_by_members_of_an_earlier_initial_rebalance() -> None:
     driver = Driver(GroupConfig(initial_rebalance_delay_ms=3_000))
     first, second = (driver.join(rebalance_ms=3_000) for _ in range(2))

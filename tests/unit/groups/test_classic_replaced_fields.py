@@ -54,3 +54,23 @@ def test_member_of_a_full_group_may_repeat_its_parked_join() -> None:
     driver.advance(FULL.initial_rebalance_delay_ms * 3)
     assert [each.joined.member_id for each in again] == ids[:2]
     assert {each.error for each in again} == {ErrorCode.NONE}
+
+
+@pytest.mark.parametrize("instance", [None, "i"])
+@pytest.mark.parametrize("session_ms", [7_000, 20_000])
+def test_member_that_joins_again_has_the_session_timeout_of_its_last_join(
+    session_ms: int, instance: str | None
+) -> None:
+    driver = Driver()
+    member = driver.join(instance=instance, version=3 if instance is None else 5).joined.member_id
+    driver.sync(member, 1, {member: b"A"}, instance=instance)
+    if instance is None:
+        driver.join(member, session_ms=session_ms)
+        driver.sync(member, 2, {member: b"A"})
+    else:
+        member = driver.join(instance=instance, version=5, session_ms=session_ms).joined.member_id
+        driver.sync(member, 1, instance=instance)
+    driver.advance(session_ms - 1)
+    assert driver.state() == "Stable"
+    driver.advance(1)
+    assert driver.state() == "Empty"

@@ -7,6 +7,7 @@ they get the shard and a `Turn`, which collects their effects.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -68,6 +69,7 @@ _JOURNALS: dict[type[Any], _Journal] = {
 }
 
 MAX_RETIRED = 10_000  # deleted share groups whose epochs are remembered
+TIMER_RETRY_MS = 500
 
 
 class GroupShard:
@@ -210,8 +212,10 @@ class GroupShard:
         applied yet: a removal of one member would still count the others. They are removed last, so that no other
         record of the turn brings them back.
         """
+        fired = self.timers.due(turn.now_ms)
+        turn.undo.append(partial(self._fire_again, turn, fired, frozenset(self._deleted)))
         silent: dict[str, set[str]] = {}
-        for timer in self.timers.due(turn.now_ms):
+        for timer in fired:
             if timer is self._deletion:
                 forget_topics(self, turn, self._deleted)
                 self._deleted.clear()
@@ -228,6 +232,16 @@ class GroupShard:
                 silent.setdefault(group.group_id, set()).add(timer.member_id)
         for group_id, members in silent.items():
             self._remove(turn, self.groups[group_id], members)
+
+    def _fire_again(self, turn: Turn, fired: list[Timer], deleted: frozenset[str]) -> None:
+        """Sets timers again if the records of their turn were refused: a group may not fit into one record when it
+        changes its protocol. The timers of each group fire in a turn of their own, so that the other groups go on."""
+        self._deleted |= deleted
+        order: dict[str, int] = {}
+        for timer in fired:
+            delay_ms = TIMER_RETRY_MS + order.setdefault(timer.group_id, len(order))
+            if not timer.armed:
+                turn.arm(timer, delay_ms)
 
     def _remove(self, turn: Turn, group: Group, members: set[str]) -> None:
         if isinstance(group, ShareGroup):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from consumer_driver import ConsumerDriver
@@ -16,7 +16,12 @@ from test_group_migration import metadata
 from penstock.groups.classic.group import ClassicGroup
 from penstock.groups.config import GroupConfig
 from penstock.groups.consumer.group import ConsumerGroup
+from penstock.groups.shard import TIMER_RETRY_MS
 from penstock.groups.streams.group import StreamsGroup
+from penstock.groups.turn import Turn
+from penstock.protocol.persisted.group.group_metadata import GroupMetadataKey
+
+R = TypeVar("R")
 
 TOPICS = {"t": 2, "u": 3, "v": 1}
 SESSION_MS = 45_000
@@ -141,3 +146,49 @@ def test_streams_member_that_times_out_in_the_turn_of_the_first_assignment_gets_
     time_out(driver, together=True)
     assert set(driver.group.target) <= set(driver.group.members) == {"b"}
     assert listed(driver.stay("b").active_tasks) == {"0": [0, 1]}
+
+
+class FullLogDriver(ConsumerDriver):
+    """Has a log that refuses the record of a classic group, as if it were too large."""
+
+    refuses = True
+
+    def run(self, decide: Callable[[Turn], R]) -> R:
+        def noting(turn: Turn) -> R:
+            result = decide(turn)
+            self.refuse_records = self.refuses and any(
+                isinstance(key, GroupMetadataKey) and value is not None for key, value in turn.records
+            )
+            return result
+
+        return super().run(noting)
+
+
+def test_group_that_cannot_be_downgraded_keeps_no_other_group_from_removing_its_silent_members() -> None:
+    driver = FullLogDriver(CONFIG, TOPICS)
+    for group in "gho":
+        driver.enter("a", group_id=group, rebalance_timeout_ms=LONGER_MS)
+    living = {
+        group: driver.join(group=group, protocols=metadata(), session_ms=LONGER_MS, rebalance_ms=LONGER_MS)
+        for group in "gh"
+    }
+    driver.advance(SILENCE_MS)
+    driver.commit({("t", 0): 1}, group="p", topic_id=driver.shard.topic_id("t"))
+    driver.advance(SESSION_MS - SILENCE_MS - 1)
+    driver.see({"u": 3})  # the topic t is deleted
+    driver.now_ms += 1
+    driver.run(driver.shard.on_timers)
+    driver.advance(2 * TIMER_RETRY_MS)
+    groups = driver.shard.groups
+    assert isinstance(groups["o"], ConsumerGroup)
+    assert not groups["o"].members
+    assert driver.fetch(("t", 0), group="p") == {("t", 0): -1}
+    for group, waiting in living.items():
+        assert isinstance(groups[group], ConsumerGroup)
+        driver.heartbeat(waiting.joined.member_id, 1, group=group)
+    driver.refuses = False
+    driver.advance(2 * TIMER_RETRY_MS)
+    for group, waiting in living.items():
+        downgraded = driver.shard.groups[group]
+        assert isinstance(downgraded, ClassicGroup)
+        assert set(downgraded.members) == {waiting.joined.member_id}

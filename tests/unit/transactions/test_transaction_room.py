@@ -6,6 +6,7 @@ from transaction_driver import T0, T1, Driver
 
 from penstock.allowance import Allowance
 from penstock.protocol.errors import ErrorCode
+from penstock.transactions.transaction import PARTITION_BYTES
 
 
 def test_new_transactional_ids_are_refused_at_the_memory_limit_and_known_ids_continue() -> None:
@@ -29,3 +30,18 @@ def test_counted_memory_of_transactions_is_correct_after_every_change() -> None:
     assert driver.reload().shard.held_bytes == driver.shard.held_bytes
     driver.run(lambda turn: turn.erase("x"))
     assert driver.shard.held_bytes == 0
+
+
+def test_added_partitions_need_memory_only_if_they_are_new() -> None:
+    driver = Driver()
+    who = driver.init()
+    assert driver.add(who, T0, T1) is ErrorCode.NONE
+    allowance = driver.shard.allowance = Allowance(driver.shard.held_bytes + PARTITION_BYTES)
+    allowance.counted_by(lambda: driver.shard.held_bytes)
+    assert driver.add(who, T0, T1, ("t", 2), ("t", 3)) is ErrorCode.POLICY_VIOLATION
+    assert driver.transaction().partitions == {T0, T1}
+    assert driver.add(who, T0, T1, ("t", 2)) is ErrorCode.NONE
+    assert driver.add(who, T0, T1, ("t", 2)) is ErrorCode.NONE
+    driver.advance(1_000)  # the memory is counted again
+    assert driver.add(who, ("t", 3)) is ErrorCode.POLICY_VIOLATION
+    assert driver.shard.held_bytes == allowance.limit

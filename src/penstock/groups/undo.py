@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from penstock.groups.consumer.group import ConsumerGroup
+    from penstock.groups.share.group import ShareGroup
     from penstock.groups.streams.group import StreamsGroup
     from penstock.groups.timers import Timer
     from penstock.groups.turn import Turn
@@ -43,6 +45,20 @@ def add_group(groups: dict[str, G], turn: Turn, group: G) -> None:
             groups[group.group_id] = before
         else:
             del groups[group.group_id]
+
+    turn.undo.append(undo)
+
+
+def keep_member_state(turn: Turn, group: ConsumerGroup | ShareGroup, member_id: str) -> None:
+    """Saves the mark of changed topics. If the log refuses the records of the member's request, restores the mark, and
+    drops the timers of a member that did not join."""
+    changed = group.metadata_changed
+
+    def undo() -> None:
+        group.metadata_changed = group.metadata_changed or changed
+        for timers in group.member_timers:
+            if member_id not in group.members and member_id in timers:
+                timers.pop(member_id).cancel()
 
     turn.undo.append(undo)
 

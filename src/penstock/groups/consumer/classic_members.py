@@ -19,6 +19,7 @@ from penstock.groups.consumer.members import check_instance, replace_member
 from penstock.groups.consumer.timing import await_rejoin, await_sync, rejoined, synced
 from penstock.groups.reconciliation import MemberState, indexes_of, reconcile
 from penstock.groups.timing import arm_session
+from penstock.groups.undo import keep_member_state
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_11_join_group import JoinGroupRequest, JoinGroupResponse
 from penstock.protocol.messages.api_13_leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
@@ -48,6 +49,7 @@ def join(
         return JoinGroupResponse(
             member_id=member_id, error_code=ErrorCode.MEMBER_ID_REQUIRED, protocol_name=None, generation_id=-1
         )
+    keep_member_state(turn, group, member_id)
     subscription = read_subscription(protocols[0][1])
     member, replaced = _find(turn, group, request.group_instance_id, member_id, unknown)
     updated = replace(

@@ -104,10 +104,12 @@ class ConsumerGroup:
             return GroupState.STABLE
         return GroupState.RECONCILING
 
+    @property
+    def member_timers(self) -> tuple[dict[str, Timer], ...]:
+        return (self.sessions, self.revocations, self.rejoins, self.syncs)
+
     def all_timers(self) -> list[Timer]:
-        return [
-            timer for timers in (self.sessions, self.revocations, self.rejoins, self.syncs) for timer in timers.values()
-        ]
+        return [timer for timers in self.member_timers for timer in timers.values()]
 
     @property
     def protocol_type(self) -> str:

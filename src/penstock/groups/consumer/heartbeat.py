@@ -17,6 +17,7 @@ from penstock.groups.consumer.leave import leave
 from penstock.groups.consumer.members import find_member
 from penstock.groups.reconciliation import JOIN_EPOCH, LEAVE_EPOCH, LEAVE_STATIC_EPOCH, indexes_of, reconcile
 from penstock.groups.timing import Limits, arm_revocation, arm_session
+from penstock.groups.undo import keep_member_state
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_68_consumer_group_heartbeat import (
     Assignment,
@@ -91,6 +92,7 @@ def heartbeat(
             f"The group is full with {turn.config.consumer_max_size} members: raise group.consumer.max.size or "
             "stop a member.",
         )
+    keep_member_state(turn, group, member_id)
     owned = _owned(request)
     member, replaced = find_member(turn, group, request, member_id, owned)
     updated = _updated(member, request, caller)

@@ -75,6 +75,10 @@ class ShareGroup:
     def protocol_type(self) -> str:
         return "share"
 
+    @property
+    def member_timers(self) -> tuple[dict[str, Timer], ...]:
+        return (self.sessions,)
+
     def all_timers(self) -> list[Timer]:
         return list(self.sessions.values())
 

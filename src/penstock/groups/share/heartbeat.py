@@ -15,6 +15,7 @@ from penstock.groups.share import assignor, journal
 from penstock.groups.share.group import ShareGroup, ShareMember
 from penstock.groups.share.states import initialize_missing
 from penstock.groups.timing import arm_session, may_assign
+from penstock.groups.undo import keep_member_state
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_76_share_group_heartbeat import (
     Assignment,
@@ -69,6 +70,7 @@ def heartbeat(
         remove(turn, image, group, [group.members.find(request.member_id)])
         return ShareGroupHeartbeatResponse(member_id=request.member_id, member_epoch=LEAVE_EPOCH)
     member = _find(turn, group, request)
+    keep_member_state(turn, group, member.member_id)
     updated = _updated(member, request, caller)
     members = {**group.members, updated.member_id: updated}
     if updated != member or updated.member_id not in group.members:

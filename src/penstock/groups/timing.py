@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from penstock.groups.reconciliation import MemberState, Reconcilable
@@ -50,13 +51,20 @@ def arm_session(turn: Turn, group: WithSessions, member_id: str, timeout_ms: int
 
 
 def arm_revocation(turn: Turn, group: WithRevocations, member: RevokingMember) -> None:
-    """Starts the member's rebalance timeout, within which it must revoke its partitions."""
+    """Starts the member's rebalance timeout, within which it must revoke its partitions; stops it afterwards.
+
+    If the log refuses the records, the timeout is as before.
+    """
     if member.state is MemberState.UNREVOKED_PARTITIONS:
         timer = member_timer(group.revocations, TimerKind.REVOCATION, group.group_id, member.member_id)
         if not timer.armed:
             turn.arm(timer, max(member.rebalance_timeout_ms, 0))
+            turn.undo.append(timer.cancel)
     elif member.member_id in group.revocations:
-        group.revocations[member.member_id].cancel()
+        timer = group.revocations[member.member_id]
+        if timer.armed:
+            turn.undo.append(partial(turn.timers.set, timer, timer.deadline_ms))
+            timer.cancel()
 
 
 def is_due(member: Reconcilable, kind: TimerKind) -> bool:

@@ -13,6 +13,7 @@ from streams_driver import EAGER, StreamsDriver
 from test_group_migration import CONFIG, metadata
 
 from penstock.groups.config import GroupConfig
+from penstock.groups.timers import TimerKind
 from penstock.protocol.errors import ErrorCode
 
 MEMBERS = "abc"
@@ -87,6 +88,17 @@ def strangers(driver: ConsumerDriver) -> set[str]:
     }
 
 
+def revocations(driver: ConsumerDriver) -> dict[str, int]:
+    """Returns when each member must have revoked its partitions."""
+    groups: dict[str, Any] = driver.shard.groups
+    return {
+        timer.member_id: timer.deadline_ms
+        for group in groups.values()
+        for timer in group.all_timers()
+        if timer.kind is TimerKind.REVOCATION and timer.armed
+    }
+
+
 def refuse(driver: ConsumerDriver, step: Step) -> None:
     """Sends a request while the log refuses records."""
     written, asked = len(driver.journal), list(driver.asked) if isinstance(driver, ShareDriver) else []
@@ -125,6 +137,9 @@ def test_request_whose_records_are_refused_has_no_effect_on_later_requests(kind:
                 plain.create_states()
             assert disturbed.shard.remembered() == plain.shard.remembered()
             assert strangers(disturbed) == set()
+            assert revocations(disturbed) == revocations(plain)
+            for each in (disturbed, plain):
+                each.advance(7)
 
 
 def test_topic_change_is_noticed_by_a_consumer_group_after_a_refused_heartbeat() -> None:

@@ -83,6 +83,19 @@ def test_join_phase_ends_as_soon_as_the_last_client_with_a_new_member_id_is_give
     assert [each.joined.generation_id for each in waiting] == [2, 2]
 
 
+def test_repeated_sync_of_a_member_of_a_stable_group_extends_its_session() -> None:
+    driver = Driver()
+    first, second = driver.stable(2)
+    for _ in range(3):
+        driver.advance(9_999)
+        assert driver.sync(second, 2).synced.assignment == b"to " + second.encode()
+        driver.heartbeat(first, 2)
+    driver.advance(9_999)
+    assert set(classic(driver).members) == {first, second}
+    driver.advance(1)
+    assert not classic(driver).members
+
+
 def test_initial_delay_is_not_extended_by_members_of_an_earlier_initial_rebalance() -> None:
     driver = Driver(GroupConfig(initial_rebalance_delay_ms=3_000))
     first, second = (driver.join(rebalance_ms=3_000) for _ in range(2))

@@ -9,6 +9,7 @@ from share_client import client_of, configure, consumer, produce, run, settle, t
 
 from penstock.client.client import AsyncClient
 from penstock.protocol.errors import ErrorCode
+from penstock.protocol.messages import api_78_share_fetch as fetching
 from penstock.protocol.messages import api_90_describe_share_group_offsets as describing
 from penstock.protocol.messages import api_91_alter_share_group_offsets as altering
 from penstock.testing import Broker
@@ -83,5 +84,37 @@ def test_share_group_with_the_largest_start_offset_gets_no_records_until_it_is_m
             assert await offset_and_lag(client, topic) == (1, UNKNOWN_LAG)
             async with consumer(node, topic) as member:
                 assert values(await take(member, 1)) == ["b"]
+
+    run(scenario)
+
+
+def test_share_fetch_above_the_log_is_answered_without_records_and_without_an_error(node: Broker) -> None:
+    topic = "empty-above"
+    node.create_topics({topic: 1})
+
+    async def scenario() -> None:
+        async with client_of(node) as client:
+            await configure(client, topic)
+            await produce(client, topic, *"ab")
+            assert await alter(client, topic, 4) is ErrorCode.NONE
+            await client.topic(topic)
+            wanted = fetching.FetchTopic(
+                topic_id=client.cluster.topic_id(topic), partitions=[fetching.FetchPartition(partition_index=0)]
+            )
+            for epoch in range(2):
+                request = fetching.ShareFetchRequest(
+                    group_id=topic,
+                    member_id="m",
+                    share_session_epoch=epoch,
+                    max_wait_ms=1,
+                    max_records=10,
+                    batch_size=10,
+                    topics=[wanted],
+                )
+                answer = await client.request(request, channel="share")
+                assert not answer.error_code
+                for each in answer.responses:
+                    [part] = each.partitions
+                    assert (part.error_code, part.acquired_records) == (0, [])
 
     run(scenario)

@@ -6,7 +6,7 @@ they get the shard and a `Turn`, which collects their effects.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -231,7 +231,7 @@ class GroupShard:
             elif group is not None and _is_silent(group, timer):
                 silent.setdefault(group.group_id, set()).add(timer.member_id)
         for group_id, members in silent.items():
-            self._remove(turn, self.groups[group_id], members)
+            self._remove(turn, self.groups[group_id], sorted(members))
 
     def _fire_again(self, turn: Turn, fired: list[Timer], deleted: frozenset[str]) -> None:
         """Sets timers again if the records of their turn were refused: a group may not fit into one record when it
@@ -243,7 +243,7 @@ class GroupShard:
             if not timer.armed:
                 turn.arm(timer, delay_ms)
 
-    def _remove(self, turn: Turn, group: Group, members: set[str]) -> None:
+    def _remove(self, turn: Turn, group: Group, members: Sequence[str]) -> None:
         if isinstance(group, ShareGroup):
             share_heartbeat.remove(turn, self.image, group, [group.members[each] for each in members])
         elif isinstance(group, StreamsGroup):

@@ -109,7 +109,7 @@ def remove(turn: Turn, group: StreamsGroup, members: Iterable[str]) -> None:
 
     Other members get their tasks with later heartbeats.
     """
-    for member_id in sorted(members):
+    for member_id in members:
         journal.erase_member(turn, group.group_id, member_id)
     journal.record_epoch(
         turn, group.group_id, group.epoch + 1, group.metadata_hash, group.validated_epoch, group.assignment_configs

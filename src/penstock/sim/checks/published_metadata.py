@@ -79,7 +79,8 @@ class PublishedMetadata:
                 continue
             metadata = broker.metadata
             committed = metadata.log.high_watermark - 1
-            if metadata.leading and metadata._unpublished and metadata._unpublished[0].offset > committed:
+            head = metadata._unpublished[0] if metadata.leading and metadata._unpublished else None
+            if head is not None and head.offset > committed and head.epoch == metadata.leader_epoch:
                 continue  # a leader publishes control records and parts of a decision with the rest of the decision
             if not metadata.log.offline and metadata.image.offset < committed:
                 self._broken(

@@ -68,21 +68,29 @@ class ReloadedCoordinators:
         where = partition.topic, partition.index
         if where in self._damaged or where in self._reported or not _is_comparable(coordinator):
             return
-        loaded = _empty_copy(coordinator.machine)
-        try:
-            Loading(loaded, partition, coordinator.epoch).replay_now()
-        except KafkaError:
-            return  # another replica has become the leader
-        for problem in _differences(recorded(coordinator.machine), recorded(loaded)):
+        if problem := next(_problems(coordinator), ""):
             self._reported.add(where)
             self._violated(RULE, f"{partition.topic}-{partition.index} on {name}: {problem}")
-            return
 
 
 def _coordinators(broker: Broker) -> Iterator[Coordinator[Any]]:
     # not over the coordinators themselves: such a look-up opens closed coordinators again
     for each in (broker.groups._coordinators, broker.transactions.coordinators, broker.share_states.coordinators):
         yield from each._by_partition.values()
+
+
+def _problems(coordinator: Coordinator[Any]) -> Iterator[str]:
+    partition = coordinator.partition
+    if not partition.is_leader or partition.leader_epoch != coordinator.epoch:
+        yield f"is active in leader epoch {coordinator.epoch}, and the partition is in epoch {partition.leader_epoch}"
+        return
+    loaded = _empty_copy(coordinator.machine)
+    try:
+        Loading(loaded, partition, coordinator.epoch).replay_now()
+    except KafkaError as error:
+        yield f"its log can't be loaded: {error}"
+        return
+    yield from _differences(recorded(coordinator.machine), recorded(loaded))
 
 
 def _is_comparable(coordinator: Coordinator[Any]) -> bool:
@@ -106,11 +114,13 @@ def _empty_copy(machine: Any) -> Any:
 
 
 def recorded(machine: Any) -> dict[tuple[str, Any], Any]:
-    """Returns the durable state of a coordinator by kind and key, without groups that have no record of their own."""
+    """Returns the durable state of a coordinator by kind and key. A group without a record of its own is listed only if
+    it has committed offsets."""
     remembered = machine.remembered()
     if not isinstance(machine, GroupShard):
         return {("key", key): value for key, value in remembered.items()}
     found = {(kind, key): value for kind in remembered for key, value in remembered[kind].items()}
+    found |= {("group with offsets", group): True for group in remembered["committed"] if group in machine.groups}
     return {key: value for key, value in found.items() if value not in (None, {})}
 
 

@@ -6,6 +6,9 @@
     synced mark       every record that was in the log when the mark was requested; the mark itself, or its removal
     truncation        the new end of the log's last files, the removal of all files above that end, and a recovery
                       point in the checkpoint file that is not above that end
+    fetch offset      the records below it, in a Fetch of the metadata log, or of a topic whose acknowledgements promise
+                      fsync: the leader counts them as on this disk
+    checkpoint        no checkpoint file has a recovery point above the end of its log
     vote              the file quorum-state
     clean-shutdown    all records, indexes, producer snapshots and leader epochs of the directory: the next start
     mark              verifies nothing
@@ -21,8 +24,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
+from penstock.broker.controlplane.metadata_storage import DIRECTORY as METADATA_LOG
+from penstock.broker.controlplane.quorum import Quorum
 from penstock.broker.controlplane.quorum_files import QuorumFiles
+from penstock.broker.replicas.followed_partition import FollowedPartition
 from penstock.disk.api import Disk
 from penstock.disk.volume import Directory, Inode, Volume
 from penstock.log.checkpoints import (
@@ -40,6 +47,8 @@ from penstock.log.segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, TX
 from penstock.log.snapshot_files import SNAPSHOT_SUFFIX
 from penstock.log.synced_mark import SYNCED_MARK_FILE, Mark
 from penstock.metadata.quorum_state import QUORUM_STATE_FILE
+from penstock.raft.events import Send
+from penstock.raft.messages import Fetch
 from penstock.sim.checks.taps import Tap
 from penstock.sim.engine.machine import Machine
 
@@ -69,6 +78,9 @@ class DurabilityClaims:
             Tap(Log, "truncate_to", self.truncated),
             Tap(Log, "truncate_fully_and_start_at", self.truncated),
             Tap(QuorumFiles, "save_state", self.voted),
+            Tap(Quorum, "_ask", self.fetching_metadata, before=True),
+            Tap(FollowedPartition, "position", self.fetching),
+            Tap(LogDir, "_save", self.saved, answer=True),
             Tap(LogDir, "leave_clean_mark", self.stopped),
         ]
 
@@ -119,6 +131,26 @@ class DurabilityClaims:
         path = f"{files._log.path}/{QUORUM_STATE_FILE}"
         self._check(files._log, lambda volume: (*unsynced_content(volume, path), *unsynced_name(volume, path)))
 
+    def fetching_metadata(self, quorum: Quorum, effect: Send) -> None:
+        request, log = effect.request, quorum._files._log
+        if isinstance(request, Fetch):
+            self._check(log, lambda volume: unsynced_records(volume, log, request.offset))
+
+    def fetching(self, followed: FollowedPartition, *_: object) -> None:
+        log = followed.partition.log
+        if log.config.fsync_before_ack:
+            self._check(log, lambda volume: unsynced_records(volume, log, followed.asked))
+
+    def saved(self, directory: LogDir, *_: object) -> Callable[[object], None]:
+        def ended(_: object) -> None:
+            machine = self._machine_of(directory.disk)
+            logs = machine.broker.logs if machine is not None and machine.broker is not None else ()
+            for log in logs:
+                if log.log_dir == directory.path and log not in self._truncating:
+                    self._check(log, partial(recovery_points_above, log=log))
+
+        return ended
+
     def stopped(self, directory: LogDir, *_: object) -> None:
         """Checks all files of a directory that has just got its clean-shutdown mark."""
         if not directory.offline:
@@ -128,8 +160,11 @@ class DurabilityClaims:
         if not log.offline and not log.health.closed:
             self._report(log.environment.disk, losses)
 
+    def _machine_of(self, disk: Disk) -> Machine | None:
+        return next((each for each in self._machines if each.disk is disk), None)
+
     def _report(self, disk: Disk, losses: Callable[[Volume], Iterator[str] | Sequence[str]]) -> None:
-        machine = next((each for each in self._machines if each.disk is disk), None)
+        machine = self._machine_of(disk)
         if machine is None:
             return
         for what in losses(machine.volume):
@@ -141,11 +176,14 @@ class DurabilityClaims:
 def unsynced_directory(volume: Volume, path: str) -> Iterator[str]:
     """Yields the trusted files of all logs in the log directory `path` that have unsynced changes.
 
-    Leaves out empty files, because a start creates missing files, and logs that never had records.
+    Leaves out empty files, because a start creates missing files, and logs that never had records. Also leaves out the
+    metadata log: a start verifies all its batches and rebuilds its indexes, whatever the mark says.
     """
     directory = volume.find(path)
     for name, entry in directory.entries.items() if isinstance(directory, Directory) else ():
         if not isinstance(entry, Directory) or name.endswith((DELETE_SUFFIX, STRAY_SUFFIX, FUTURE_SUFFIX)):
+            continue
+        if name == METADATA_LOG:
             continue
         filled = [file for file, inode in entry.entries.items() if isinstance(inode, Inode) and inode.data]
         if any(file.endswith((LOG_SUFFIX, SNAPSHOT_SUFFIX)) for file in filled):

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 
 from penstock.broker.controlplane import metadata_log
 from penstock.broker.controlplane.metadata_log import MetadataLog
-from penstock.broker.coordinators.runtime import Coordinator
+from penstock.broker.coordinators.runtime import Coordinator, Phase
 from penstock.broker.fetch.long_poll import Fetching, PartitionRead
 from penstock.broker.handlers import api_00_produce as produce
 from penstock.broker.replicas.partition import Partition
 from penstock.broker.replicas.partitions import Partitions
+from penstock.broker.replicas.replica_fetcher import ReplicaFetcher
 from penstock.groups import reconciliation
 from penstock.groups.consumer import heartbeat
 from penstock.log import shorten
@@ -20,8 +21,9 @@ from penstock.log.log import Log
 from penstock.log.scan import scan_headers
 from penstock.log.segment import Segment
 from penstock.metadata import snapshot
-from penstock.protocol.errors import KafkaError
+from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_00_produce import PartitionProduceResponse
+from penstock.raft import follower
 from penstock.records.batches import split_batches
 from penstock.replication.leader import Leading
 from penstock.transactions.shard import TransactionShard
@@ -153,6 +155,40 @@ def _configs_stay(old: Any) -> Any:
         return loaded._replace(image=replace(loaded.image, configs=image.configs or loaded.image.configs))
 
     return replay
+
+
+def _reads_do_not_wait(old: Any) -> Any:
+    def _has_uncommitted(self: Coordinator[Any]) -> bool:
+        return False
+
+    return _has_uncommitted
+
+
+def _load_acts_at_once(old: Any) -> Any:
+    def _start(self: Coordinator[Any]) -> None:
+        self.phase = Phase.ACTIVE
+        turn = self.machine.turn(self.now_ms, self._clock.wall_ms())
+        self.machine.loaded(turn)
+        if turn.records:
+            self._take(turn, None, None)
+        else:
+            self._settle(turn, ErrorCode.NONE)
+        self._arm()
+
+    return _start
+
+
+def _flush_not_awaited(old: Any) -> Any:
+    def poll_follower(core: Any, state: Any) -> None:
+        flushed, core.log.flushed_offset = core.log.flushed_offset, core.log.end_offset
+        old(core, state)
+        core.log.flushed_offset = flushed
+
+    return poll_follower
+
+
+def _tails_stay_unsynced(old: Any) -> Any:
+    return lambda fetcher: []
 
 
 def _leaders_only(old: Any) -> Any:
@@ -294,6 +330,34 @@ SUBTLE_BUGS: dict[str, Subtle] = {
         "configs",
         3,
         ((metadata_log, "replay", _configs_stay),),
+    ),
+    "reads-do-not-wait-for-commits": Subtle(
+        "a coordinator answers a request that changes nothing from changes that are not committed",
+        "coordinators answer from committed state",
+        "groups",
+        3,
+        ((Coordinator, "_has_uncommitted", _reads_do_not_wait),),
+    ),
+    "load-acts-before-the-commit": Subtle(
+        "a coordinator sends the markers of a decision that it has loaded and that is not committed",
+        "coordinators answer from committed state",
+        "crash",
+        3,
+        ((Coordinator, "_start", _load_acts_at_once),),
+    ),
+    "metadata-fetched-before-fsync": Subtle(
+        "a voter fetches the next metadata before its fsync of the last is done, so the leader counts it as on disk",
+        "durability",
+        "calm",
+        3,
+        ((follower, "poll_follower", _flush_not_awaited),),
+    ),
+    "unsynced-records-counted": Subtle(
+        "a follower fetches from an offset that is not synced, where acknowledgements promise fsync",
+        "durability",
+        "calm",
+        3,
+        ((ReplicaFetcher, "_unsynced_tails", _tails_stay_unsynced),),
     ),
     "configs-of-leaders-only": Subtle(
         "a changed topic config takes effect on the leader only, until the next leader starts again",

@@ -25,6 +25,7 @@ from penstock.sim.actors.actor import Actor
 from penstock.sim.actors.final_reader import read_everything
 from penstock.sim.actors.session import Clients
 from penstock.sim.checks.applied_metadata import metadata_is_applied
+from penstock.sim.checks.committed_answers import CommittedAnswers
 from penstock.sim.checks.confirmed_share_states import ConfirmedShareStates
 from penstock.sim.checks.directory_rules import DirectoryRules
 from penstock.sim.checks.durability_claims import DurabilityClaims
@@ -121,6 +122,7 @@ class Simulation:
         self.watcher = Watcher(self.machines, lambda: self.timeline.now, self.story.add, self.story.violated)
         self.quorum_logs = QuorumLogs(self.machines, self.story.violated)
         self.published = PublishedMetadata(self.machines, self.story.violated)
+        self.answers = CommittedAnswers(self.story.violated)
         self.reloaded = ReloadedCoordinators(
             self.machines, lambda: self.timeline.now, self.story.violated, self.history.damaged
         )
@@ -227,7 +229,8 @@ class Simulation:
     def _taps(self) -> list[Tap]:
         checks = (
             *(self.contents, self.ownership, self.rebuilt, self.durability),
-            *(self.share_states, self.confirmed_shares, self.directories, self.published),
+            *(self.share_states, self.confirmed_shares, self.directories),
+            *(self.published, self.answers),
         )
         taps = [tap for check in checks for tap in check.taps()]
         if self._other is not None:

@@ -45,21 +45,14 @@ def join(shard: GroupShard, turn: Turn, request: JoinGroupRequest, caller: Calle
     if isinstance(group, ShareGroup) or (isinstance(group, StreamsGroup) and group.members):
         turn.reply(token, join_error(request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         return
-    if isinstance(group, StreamsGroup):
-        streams_journal.erase_group(turn, group)  # an empty streams group becomes a classic group with the same offsets
-        group = None
-    if isinstance(group, ConsumerGroup):
-        if group.members:
-            _join_consumer_group(shard, turn, group, request, caller, token)
-            return
-        consumer_journal.erase_group(turn, group)  # no member of the other protocol is left
-        group = None
-    if group is not None:
+    if isinstance(group, ClassicGroup):
         classic_join.join(turn, group, request, caller, token)
+    elif isinstance(group, ConsumerGroup) and group.members:
+        _join_consumer_group(shard, turn, group, request, caller, token)
     elif request.member_id:
         turn.reply(token, join_error(request.member_id, ErrorCode.UNKNOWN_MEMBER_ID))
     else:
-        _join_new_group(shard, turn, request, caller, token)
+        _join_new_group(shard, turn, group, request, caller, token)
 
 
 def _join_consumer_group(
@@ -72,12 +65,28 @@ def _join_consumer_group(
         turn.reply(token, join_error(request.member_id, error.code))
 
 
-def _join_new_group(shard: GroupShard, turn: Turn, request: JoinGroupRequest, caller: Caller, token: Token) -> None:
+def _join_new_group(
+    shard: GroupShard,
+    turn: Turn,
+    replaced: ConsumerGroup | StreamsGroup | None,
+    request: JoinGroupRequest,
+    caller: Caller,
+    token: Token,
+) -> None:
+    """Joins the member to a new classic group, which replaces an empty group of another protocol and keeps its offsets.
+
+    A refused join creates no group, and leaves the empty group unchanged.
+    """
     group = ClassicGroup(request.group_id, state_timestamp_ms=turn.wall_ms)
     classic_join.join(turn, group, request, caller, token)
-    if group.members or group.pending_members:  # a refused join creates no group
-        shard.groups[group.group_id] = group
-        record_creation(turn, group)
+    if not group.members and not group.pending_members:
+        return
+    if isinstance(replaced, ConsumerGroup):
+        consumer_journal.erase_group(turn, replaced)
+    elif replaced is not None:
+        streams_journal.erase_group(turn, replaced)
+    shard.groups[group.group_id] = group
+    record_creation(turn, group)
 
 
 def sync(shard: GroupShard, turn: Turn, request: SyncGroupRequest, token: Token) -> None:

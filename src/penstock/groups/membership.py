@@ -5,6 +5,7 @@ The request goes to the group's protocol: classic or consumer.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.groups import room
@@ -20,6 +21,7 @@ from penstock.groups.consumer.group import ConsumerGroup
 from penstock.groups.share.group import ShareGroup
 from penstock.groups.streams import journal as streams_journal
 from penstock.groups.streams.group import StreamsGroup
+from penstock.groups.undo import add_group
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_13_leave_group import LeaveGroupResponse, MemberIdentity, MemberResponse
 
@@ -75,7 +77,7 @@ def _join_new_group(
 ) -> None:
     """Joins the member to a new classic group, which replaces an empty group of another protocol and keeps its offsets.
 
-    A refused join creates no group, and leaves the empty group unchanged.
+    A refused join, or a join whose records the log refuses, creates no group, and leaves the empty group unchanged.
     """
     group = ClassicGroup(request.group_id, state_timestamp_ms=turn.wall_ms)
     classic_join.join(turn, group, request, caller, token)
@@ -85,8 +87,17 @@ def _join_new_group(
         consumer_journal.erase_group(turn, replaced)
     elif replaced is not None:
         streams_journal.erase_group(turn, replaced)
-    shard.groups[group.group_id] = group
     record_creation(turn, group)
+    add_group(shard.groups, turn, group)
+    turn.undo.append(partial(_answer_parked, turn, group))
+
+
+def _answer_parked(turn: Turn, group: ClassicGroup) -> None:
+    """Answers the join that a new group has parked: the group is removed, because the log refuses its records."""
+    for member in group.members.values():
+        parked = group.take_join(member)
+        if parked is not None:
+            turn.reply(parked, join_error("", ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
 
 def sync(shard: GroupShard, turn: Turn, request: SyncGroupRequest, token: Token) -> None:

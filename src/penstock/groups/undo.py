@@ -1,4 +1,4 @@
-"""Undoes a heartbeat's changes in memory, when the coordinator's log refuses the records of the heartbeat.
+"""Undoes the changes of a heartbeat or join in memory, when the coordinator's log refuses the records of the request.
 
 Durable state needs no undo, because refused records are not applied. But new groups, timers and other state that is not
 in the log change before the log accepts the records: this module undoes these changes.

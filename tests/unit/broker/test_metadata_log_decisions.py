@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from metadata_stage import FEATURES, MetadataStage, config, play, settle
 
+from penstock.broker.controlplane import metadata_batches
 from penstock.broker.controlplane.metadata_storage import replay
 from penstock.log.log import Log
 from penstock.metadata.decision import Decision
-from penstock.metadata.image import EMPTY_IMAGE
+from penstock.metadata.image import EMPTY_IMAGE, MetadataImage
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.persisted.metadata.feature_level_record import FeatureLevelRecord
 from penstock.protocol.persisted.metadata.partition_change_record import PartitionChangeRecord
@@ -127,5 +128,56 @@ def test_error_of_a_decision_waits_for_earlier_records_and_leaves_later_decision
             await refused
         stage.commit()
         assert (await first, await later) == ("done", "done")
+
+    play(script)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.NOT_CONTROLLER])
+@pytest.mark.parametrize("batch_bytes", [metadata_batches.MAX_BATCH_BYTES, 100], ids=["one batch", "several batches"])
+def test_next_decision_after_a_refused_proposal_reads_exactly_the_records_of_the_log(
+    code: ErrorCode, batch_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[MetadataImage] = []
+
+    def decide(image: MetadataImage) -> Decision[str]:
+        seen.append(image)
+        return Decision([config("later")], "done")
+
+    def refuse(epoch: int, batches: list[tuple[int, bytes]]) -> int:
+        assert (len(batches) > 1) == (batch_bytes == 100)
+        raise KafkaError(code, "The quorum refuses these records.")
+
+    async def script() -> None:
+        stage = MetadataStage()
+        await stage.leading()
+        monkeypatch.setattr(metadata_batches, "MAX_BATCH_BYTES", batch_bytes)
+        earlier = stage.submit(config("earlier"))
+        await settle()
+        for _ in range(2):
+            with monkeypatch.context() as patch:
+                patch.setattr(stage.quorum, "propose", refuse)
+                refused = stage.submit(*[config(f"refused-{each}") for each in range(10)])
+                await settle()
+            assert refused.done()
+            with pytest.raises(KafkaError) as raised:
+                await refused
+            assert raised.value.code is code
+            stored = replay(stage.log, EMPTY_IMAGE, stage.log.log_end_offset).image
+            later = asyncio.ensure_future(stage.metadata.submit(decide))
+            await settle()
+            assert (seen[-1].offset, seen[-1].configs) == (stored.offset, stored.configs)
+            assert not later.done()
+            stage.commit()
+            assert await later == "done"
+        assert await earlier == "done"
+        assert {name for _, new in stage.shown for _, name in new.configs if name} == {"earlier", "later"}
+        assert stage.image.configs == replay(stage.log, EMPTY_IMAGE, stage.log.log_end_offset).image.configs
+        for role, epoch, leader in [("follower", 2, 2), ("leader", 3, 1)]:
+            stage.role(role, epoch, leader)
+        again = asyncio.ensure_future(stage.metadata.submit(decide))
+        await settle()
+        assert {name for _, name in seen[-1].configs if name} == {"earlier", "later"}
+        stage.commit()
+        assert await again == "done"
 
     play(script)

@@ -25,6 +25,7 @@ from penstock.protocol.messages.api_01_fetch import (
     PartitionData,
     ReplicaState,
 )
+from penstock.replication.leader import Progress
 from penstock.security.vocabulary import CLUSTER_NAME, AclResource, Operation, PatternType, Permission
 
 NAMES_ONLY, REPLICA_EPOCHS = 12, 18
@@ -177,3 +178,72 @@ def test_consumer_with_the_cluster_action_permission_and_a_brokers_client_id_rea
     assert (denies is None or not denies("t")) == reads
     assert policy.is_node(ctx) == reads
     assert not FetchPolicy(host, Settings(), "PLAINTEXT").is_node(ctx)
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, 500])
+@pytest.mark.parametrize(
+    ("offset", "last_fetched_epoch", "current_epoch", "code", "diverging"),
+    [
+        pytest.param(3, 1, 7, ErrorCode.NONE, (1, 2), id="older epoch that ended before"),
+        pytest.param(4, 1, 7, ErrorCode.NONE, (1, 2), id="at the log end, older epoch that ended before"),
+        pytest.param(4, 4, 7, ErrorCode.NONE, (1, 2), id="at the log end, epoch of another leader"),
+        pytest.param(2, 4, 7, ErrorCode.NONE, (1, 2), id="at an epoch's start, epoch of another leader"),
+        pytest.param(9, 7, 7, ErrorCode.NONE, (7, 4), id="above the log end in the same epoch"),
+        pytest.param(4, 9, 7, ErrorCode.OFFSET_OUT_OF_RANGE, (-1, -1), id="epoch that is unknown"),
+        pytest.param(5, -1, 7, ErrorCode.OFFSET_OUT_OF_RANGE, (-1, -1), id="above the log end"),
+        pytest.param(-1, -1, 7, ErrorCode.OFFSET_OUT_OF_RANGE, (-1, -1), id="below the log start"),
+        pytest.param(4, 7, 6, ErrorCode.FENCED_LEADER_EPOCH, (-1, -1), id="older leader epoch"),
+        pytest.param(4, 7, 8, ErrorCode.UNKNOWN_LEADER_EPOCH, (-1, -1), id="later leader epoch"),
+        pytest.param(4, 1, 6, ErrorCode.FENCED_LEADER_EPOCH, (-1, -1), id="older leader epoch and other records"),
+    ],
+)
+def test_fetch_of_a_follower_without_the_leaders_records_leaves_its_position_and_the_high_watermark(
+    offset: int,
+    last_fetched_epoch: int,
+    current_epoch: int,
+    code: ErrorCode,
+    diverging: tuple[int, int],
+    max_wait_ms: int,
+) -> None:
+    def fetch(replica_id: int, *asked: int) -> FetchRequest:
+        state = ReplicaState(replica_id=replica_id, replica_epoch=100 + replica_id)
+        position: dict[str, Any] = dict(zip(("fetch_offset", "last_fetched_epoch", "current_leader_epoch"), asked))
+        partition = FetchPartition(partition=0, partition_max_bytes=1 << 20, **position)
+        topics = [FetchTopic(topic_id=TOPIC_ID, partitions=[partition])]
+        return FetchRequest(
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            session_epoch=-1,
+            topics=topics,
+            replica_state=state,
+        )
+
+    async def scenario() -> None:
+        cluster = await with_silent_followers()
+        leader = cluster[1]
+        leader.append(b"b")
+        cluster.change(leader_epoch=7)
+        leader.append(b"c", b"d")
+        for each in (2, 3):
+            await leader.serve(fetch(each, 1, 1, 7))
+        leading, log = leader.partition.leading, leader.partition.log
+        assert leading is not None
+        assert (ends_of_followers(cluster), log.high_watermark) == ([1, 1], 1)
+
+        def progress() -> list[dict[str, Any]]:
+            return [{name: getattr(each, name) for name in Progress.__slots__} for each in leading.followers.values()]
+
+        for replica_id in (2, 3):
+            known = progress()
+            answer = (await leader.serve(fetch(replica_id, offset, last_fetched_epoch, current_epoch))).responses
+            [part] = answer[0].partitions
+            assert (part.error_code, bytes(part.records or b"")) == (code, b"")
+            assert (part.diverging_epoch.epoch, part.diverging_epoch.end_offset) == diverging
+            assert (progress(), log.high_watermark) == (known, 1)
+        for each in (2, 3):  # the same followers after the truncation
+            await leader.serve(fetch(each, 2, 1, 7))
+        assert (ends_of_followers(cluster), log.high_watermark) == ([2, 2], 2)
+        await cluster.close()
+
+    run(scenario())

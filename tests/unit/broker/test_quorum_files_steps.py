@@ -387,7 +387,7 @@ def test_power_loss_at_any_step_of_an_installation_leaves_the_old_log_or_the_new
             done = True
         except (OSError, KafkaError):
             done = False
-        for seed in range(3):
+        for seed in range(20):
             view, _ = Stage(stage.disk.crash(Random(seed))).files.view()
             found = (view.start_offset, view.end_offset, view.last_epoch, view.snapshot)
             results.add(found)

@@ -35,6 +35,7 @@ QUICK = frozenset(
         "dead-replica-in-sync",
         "decision-answered-early",
         "duplicates-written",
+        "eligible-although-others-commit",
         "epochs-not-moved",
         "follower-leaves-out-a-batch",
         "epochs-never-used-up",

@@ -6,6 +6,8 @@ The watcher reads the state of machines between two passes of their event loops;
     one state per change     all nodes see the same leader, ISR and replicas in a partition epoch
     leader completeness      a new leader's log reaches the highest offset that any earlier leader committed
     in sync                  every member of the ISR has all records below the high watermark, from the moment it joins
+    eligible leaders         each replica outside the ISR that may be elected (KIP-966) has all records below the high
+      are complete           watermark
     within the log           no replica's high watermark is above its log end
     enough replicas          no record is committed while fewer than min.insync.replicas are in sync
 """
@@ -336,12 +338,25 @@ class Watcher:
             self._broken("leader completeness", key, f"{what}, but offset {high} was committed in epoch {by}")
         if log.high_watermark > high:
             self._committed[key] = (log.high_watermark, epoch)
+        leading = partition.leading
+        # An ISR that the controller has granted counts before the image has it, and without its eligible leaders.
+        granted = leading is None or leading.partition_epoch != partition.image.partition_epoch
         for other, replica, *_ in replicas:
-            if other.node_id not in partition.image.isr or other is machine or other in lost:
+            if other is machine or other in lost:
                 continue
             if replica.image.partition_epoch > partition.image.partition_epoch:
                 continue  # the replica knows a newer partition epoch, in which this leader may be replaced
-            self._in_sync(key, machine, partition, other, replica)
+            if other.node_id in partition.image.isr:
+                self._in_sync(key, machine, partition, other, replica)
+            elif other.node_id in partition.image.elr and not granted:
+                self._eligible(key, machine, partition, other, replica)
+
+    def _eligible(self, key: Key, machine: Machine, partition: Partition, other: Machine, replica: Partition) -> None:
+        high = partition.log.high_watermark
+        if replica.log.log_end_offset < high:
+            where = f"{partition.topic}-{partition.index}"
+            what = f"{other.name} has log end {replica.log.log_end_offset} of {where} and may be elected"
+            self._broken("eligible leaders are complete", key, f"{what}, but {machine.name} has committed up to {high}")
 
     def _in_sync(self, key: Key, machine: Machine, partition: Partition, other: Machine, replica: Partition) -> None:
         log = partition.log

@@ -96,6 +96,7 @@ FOUND_BY: dict[str, tuple[int, float]] = {
     "uncommitted-images-kept": (2, 10),
     "configs-never-change-on-followers": (1, 8),
     "snapshot-without-configs": (1, 8),
+    "eligible-although-others-commit": (3, 15),
     "reads-do-not-wait-for-commits": (1, 8),
     "load-acts-before-the-commit": (4, 8),
     "metadata-fetched-before-fsync": (1, 8),

@@ -21,6 +21,7 @@ from penstock.log.log import Log
 from penstock.log.scan import scan_headers
 from penstock.log.segment import Segment
 from penstock.metadata import snapshot
+from penstock.metadata.controller import partition_change
 from penstock.protocol.errors import ErrorCode, KafkaError
 from penstock.protocol.messages.api_00_produce import PartitionProduceResponse
 from penstock.raft import follower
@@ -155,6 +156,16 @@ def _configs_stay(old: Any) -> Any:
         return loaded._replace(image=replace(loaded.image, configs=image.configs or loaded.image.configs))
 
     return replay
+
+
+def _one_eligible_too_many(old: Any) -> Any:
+    def eligible_leaders(change: Any, target: Any) -> list[int]:
+        if len(target.isr) != change.rules.min_isr(change.image, change.topic):
+            return list(old(change, target))
+        left = dict.fromkeys((*change.partition.elr, *change.partition.isr)).keys() - {*target.isr}
+        return sorted(left & {*target.replicas} - {*change.unclean_shutdown})
+
+    return eligible_leaders
 
 
 def _reads_do_not_wait(old: Any) -> Any:
@@ -330,6 +341,13 @@ SUBTLE_BUGS: dict[str, Subtle] = {
         "configs",
         3,
         ((metadata_log, "replay", _configs_stay),),
+    ),
+    "eligible-although-others-commit": Subtle(
+        "a replica that leaves an ISR stays an eligible leader, although the others are enough to commit records",
+        "eligible leaders are complete",
+        "crash",
+        3,
+        ((partition_change, "eligible_leaders", _one_eligible_too_many),),
     ),
     "reads-do-not-wait-for-commits": Subtle(
         "a coordinator answers a request that changes nothing from changes that are not committed",

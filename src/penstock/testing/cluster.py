@@ -24,6 +24,7 @@ from penstock.disk.api import DIRECTORY_MODE, private
 from penstock.disk.memory import MemoryDisk
 from penstock.disk.real import RealDisk
 from penstock.metadata.configs.settings import Settings
+from penstock.metadata.image import EMPTY_IMAGE
 from penstock.net.network import RealNetwork
 from penstock.net.ports import free_ports
 from penstock.node.arguments import Value, keyword_configs, node_count, partition_counts, properties, topic_configs
@@ -297,22 +298,34 @@ class Cluster:
         Raises TimeoutError if this takes longer than `timeout_s` seconds.
         """
         deadline = time.monotonic() + timeout_s
-        with self.client() as client:
-            while True:
-                found = client.describe_topics(topics) if topics else client.list_topics(internal=True)
-                parts = [(topic.name, part) for topic in found for part in topic.partitions.values()]
-                lacking = [f"{name}-{part.index}" for name, part in parts if len(part.isr) < len(part.replicas)]
-                if not lacking:
-                    return
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"replicas are not in sync after {timeout_s:g} s: {', '.join(lacking[:10])}")
-                time.sleep(LOOK_EVERY_S)
+        self._require_running()
+        while lacking := self._lacking(topics):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"replicas are not in sync after {timeout_s:g} s: {', '.join(lacking[:10])}")
+            time.sleep(LOOK_EVERY_S)
+
+    def _lacking(self, topics: Sequence[str]) -> list[str]:
+        """Returns the partitions with a replica that is not in sync, by the newest metadata of any running node: a node
+        that was cut off may still have metadata in which all replicas are in sync."""
+        brokers = [member.node.broker_or_none for member in self._members.values()]
+        images = [broker.metadata.image for broker in brokers if broker is not None]
+        newest = max(images, key=lambda image: image.offset, default=EMPTY_IMAGE)
+        named = [newest.topics[name] for name in topics if name in newest.topics] if topics else newest.topics.values()
+        parts = [(f"{topic.name}-{index}", part) for topic in named for index, part in topic.partitions.items()]
+        unknown = [name for name in topics if name not in newest.topics]
+        return [*unknown, *(name for name, part in parts if len(part.isr) < len(part.replicas))]
 
     def _anywhere(self, work: Coroutine[Any, Any, T]) -> T:
-        if not self._members:
+        try:
+            self._require_running()
+        except RuntimeError:
             work.close()
-            raise RuntimeError("no node is running: use the cluster inside `with`, or call start()")
+            raise
         return self.run(self.running[0], work)
+
+    def _require_running(self) -> None:
+        if not self._members:
+            raise RuntimeError("no node is running: use the cluster inside `with`, or call start()")
 
     def _plan(self, node: int) -> LocalNode:
         if node not in self._plans:
